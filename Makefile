@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 WORKERS ?= 2
 
-.PHONY: help train test test-all test-slow test-mutants test-faults test-docs docs docs-serve dist lint format bench clean lock
+.PHONY: help warm train test test-all test-slow test-mutants test-faults test-docs docs docs-serve dist lint format bench clean lock
 
 help: ## Show the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -15,7 +15,11 @@ $(READY): pyproject.toml requirements.lock
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	@$(BIN)/python -m compileall -q src  # the first command does not wait for it
 	@touch $(READY)
+
+warm: $(READY) ## Compile what `regimen train cartpole` runs, so that the first training does not wait for XLA
+	@folder=$$(mktemp -d) && $(BIN)/regimen train cartpole --quiet --no-track --log.replay false --out $$folder/run; rm -rf $$folder
 
 train: $(READY) ## Train PPO on CartPole until it is solved, with a live display
 	$(BIN)/regimen train cartpole

@@ -55,17 +55,26 @@ HEAD = [
     "by seed",
     "steps to 90% in training",
     "lowest share of 100 later",
+    "success early, middle, late in training",
+    "entropy early, middle, late",
     "return",
     "lowest expl. var.",
     "finite",
     "steps/s",
+    "env steps",
 ]
 
 
 def train(
-    env: str, overrides: dict[str, Any], seeds: int, steps: int | None, episodes: int, first: int = 0
+    env: str,
+    overrides: dict[str, Any],
+    seeds: int,
+    steps: int | None,
+    episodes: int,
+    first: int = 0,
+    deadline: float = float("inf"),
 ) -> dict[str, Any]:
-    """Train all seeds of one variant; what came of them, as plain data."""
+    """Train all seeds of one variant, until a deadline at most; what came of them, as plain data."""
     import numpy as np
 
     from regimen.config.layers import build_config
@@ -81,7 +90,7 @@ def train(
     done, broken = np.zeros(seeds, int), np.zeros(seeds, bool)
     curves: list[dict[str, list[float]]] = [{} for _ in range(seeds)]
     ended: list[list[tuple[int, float]]] = [[] for _ in range(seeds)]  # (env steps, success) of training episodes
-    while (going := (done < budget) & ~broken).any():
+    while (going := (done < budget) & ~broken).any() and time.monotonic() < deadline:
         limits = [Limits(256, int(budget - d)) if go else IDLE for d, go in zip(done, going)]
         for k, progress in enumerate(engine.advance(limits)):
             rows = progress.episodes
@@ -106,9 +115,22 @@ def train(
         "compile_seconds": engine.compile_seconds,
         "steps_to_90": [steps_to(e, 0.9) for e in ended],
         "lowest_later": [lowest_later(e, 0.9) for e in ended],
+        "env_steps": done.tolist(),
+        "thirds": [in_thirds(e, int(n)) for e, n in zip(ended, done)],
+        "entropy_thirds": [
+            [float(np.mean(part)) for part in np.array_split(c["entropy"], 3)] if "entropy" in c else [] for c in curves
+        ],
         "last": {n: [float(np.mean(c[n][-10:])) for c in curves] for n in curves[0]},
         "curves": curves,
     }
+
+
+def in_thirds(ended: list[tuple[int, float]], budget: int) -> list[float | None]:
+    """Success rate of the training episodes that ended early, in the middle and late in the budget."""
+    parts: list[list[float]] = [[], [], []]
+    for steps, success in ended:
+        parts[min(3 * steps // max(budget, 1), 2)].append(success)
+    return [sum(part) / len(part) if part else None for part in parts]
 
 
 def steps_to(ended: list[tuple[int, float]], rate: float, window: int = 100) -> int | None:
@@ -147,11 +169,20 @@ def row(name: str, out: dict[str, Any]) -> list[str]:
         " ".join(f"{s:.2f}" for s in known),
         reached(out["steps_to_90"]),
         " ".join("-" if low is None else f"{low:.2f}" for low in out["lowest_later"]),
+        thirds(out["thirds"]),
+        thirds(out["entropy_thirds"]),
         f"{returns.mean():.3g} ± {returns.std():.2g}",
         f"{fit:.2f}",
         "yes" if out["finite"] else "NO",
         f"{out['steps_per_second']:,.0f}",
+        f"{min(out['env_steps']):,}",
     ]
+
+
+def thirds(by_seed: list[list[float | None]]) -> str:
+    """The mean over seeds in each third."""
+    columns = ([x for x in column if x is not None] for column in zip(*by_seed))
+    return ", ".join(f"{sum(column) / len(column):.2f}" if column else "-" for column in columns)
 
 
 def reached(steps: list[int | None]) -> str:
@@ -170,6 +201,7 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--total-steps", type=lambda x: int(float(x)))
     parser.add_argument("--episodes", type=int, default=200, help="of the final evaluation of each seed")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="end all training after this")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings of all variants")
     parser.add_argument("--baselines", nargs="*", default=[], help="policies written by hand to show beside, or random")
     parser.add_argument("--out", type=Path, help="write raw numbers here as JSON")
@@ -178,12 +210,13 @@ def main() -> None:
 
     common = dict(item.split("=", 1) for item in args.set)
     print(f"jax {jax.__version__}, {jax.default_backend()}; {args.seeds} seeds in one program; {common}\n", flush=True)
-    rows, raw = [], {}
+    rows, raw, deadline = [], {}, time.monotonic() + args.seconds
     for name in args.baselines:
         rows.append(baseline(args.env, name, args.episodes * args.seeds))
         print(harness.table(HEAD, rows[-1:]).splitlines()[-1], flush=True)
     for name in args.variants:
-        out = train(args.env, common | VARIANTS[name], args.seeds, args.total_steps, args.episodes, args.first_seed)
+        sizes = args.seeds, args.total_steps, args.episodes, args.first_seed
+        out = train(args.env, common | VARIANTS[name], *sizes, deadline)
         rows.append(row(name, out))
         raw[name] = out
         print(harness.table(HEAD, rows[-1:]).splitlines()[-1], flush=True)
@@ -200,7 +233,7 @@ def baseline(env: str, name: str, episodes: int) -> list[str]:
     played = baseline_evaluator(registry.resolve(env), name)((), 2**20, episodes, name)
     success = "not defined" if played.success is None else f"{played.success.mean():.3f}"
     returns = f"{played.returns.mean():.3g} ± {played.returns.std():.2g}"
-    return [name, success, "", "", "", returns, "", "", ""]
+    return [name, success, "", "", "", "", "", returns, "", "", "", ""]
 
 
 if __name__ == "__main__":

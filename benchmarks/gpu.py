@@ -27,7 +27,7 @@ def run_chunk(engine: Any, updates: int) -> tuple[int, float]:
 
     limits = Limits(np.int32(updates), np.int32(FOREVER), np.int32(FOREVER))
     start = time.perf_counter()
-    out = jax.block_until_ready(engine.program(engine.algo, engine.env, engine.state, engine.carry, limits))
+    out = jax.block_until_ready(engine.program.result()(engine.algo, engine.env, engine.state, engine.carry, limits))
     taken = time.perf_counter() - start
     engine.state, engine.carry = out.state, out.carry
     return int(out.updates) * engine.source.schedule.n, taken

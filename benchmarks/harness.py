@@ -78,20 +78,22 @@ def steps_per_second(engine: Any, seconds: float, most: int | None = None) -> fl
 
 
 class Peer:
-    """Stable-Baselines3 in a process of its own that answers requests one by one."""
+    """Another trainer in a process of its own that answers requests one by one: Stable-Baselines3 unless a script of
+    another peer is named."""
 
-    def __init__(self, python: str, threads: int):
+    def __init__(self, python: str, threads: int | None = None, script: str = "peer_sb3.py", *flags: str):
         """`threads` of torch; 0 leaves its default."""
-        command = [python, str(HERE / "peer_sb3.py"), "serve", "--threads", str(threads)]
+        flags += () if threads is None else ("--threads", str(threads))
+        command = [python, str(HERE / script), "serve", *flags]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.versions = self.read()
 
     def read(self) -> dict[str, Any]:
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise SystemExit(f"peer: the process ended with exit code {self.process.wait()}")
-        return json.loads(line)
+        for line in self.process.stdout:
+            if line.startswith("{"):  # not what a library says while it is imported
+                return json.loads(line)
+        raise SystemExit(f"peer: the process ended with exit code {self.process.wait()}")
 
     def steps_per_second(self, num_envs: int, seconds: float, algo: str = "ppo") -> float:
         assert self.process.stdin is not None

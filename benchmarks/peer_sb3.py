@@ -1,6 +1,7 @@
 """The peer: PPO and SAC of Stable-Baselines3. Runs in whichever interpreter has it; imports nothing of Regimen.
 
-`serve` answers one JSON request per line with its steps/s; `solve` trains until 100 greedy episodes average 475.
+`serve` answers one JSON request per line with its steps/s; `solve` trains until 100 greedy episodes average 475;
+`train` trains its budget of env steps and ends.
 """
 
 from __future__ import annotations
@@ -132,18 +133,22 @@ def solve(hyper: str, seed: int, every: int, budget: int, fast: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["serve", "solve"])
+    parser.add_argument("what", choices=["serve", "solve", "train"])
     parser.add_argument("--threads", type=int, default=1, help="of torch; 0: its default")
     parser.add_argument("--hyper", choices=["zoo", "default"], default="zoo")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--every", type=int, default=2560)
     parser.add_argument("--budget", type=int, default=100_000)
+    parser.add_argument("--envs", type=int, default=4, help="of train")
     parser.add_argument("--evaluate-policy", action="store_true", help="evaluate with SB3's own function")
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
     if args.what == "serve":
         serve()
+    elif args.what == "train":
+        batch = args.envs * STEPS
+        make(args.envs, args.seed, n_steps=STEPS, batch_size=batch // MINIBATCHES, **SETTINGS).learn(args.budget)
     else:
         solve(args.hyper, args.seed, args.every, args.budget, not args.evaluate_policy)
 

@@ -61,7 +61,14 @@ def watch(command: list[str], folder: Path, env: dict[str, str] | None = None) -
 
 def ours(seed: int, folder: Path, name: str, *flags: str) -> Outcome:
     command = [str(Path(sys.executable).with_name("regimen")), "train", "cartpole", "--seed", str(seed)]
-    return watch([*command, "--out", name, *flags], folder, {"XDG_CACHE_HOME": str(folder / "cache")})
+    outcome = watch([*command, "--out", name, *flags], folder, {"XDG_CACHE_HOME": str(folder / "cache")})
+    settle([command[0]], folder / name)
+    return outcome
+
+
+def settle(regimen: list[str], run: Path) -> None:
+    """Wait for the process that draws a run, so that whoever is timed next has the machine to itself."""
+    subprocess.run([*regimen, "report", str(run)], stdout=subprocess.DEVNULL, check=True)
 
 
 def peer(python: str, seed: int, folder: Path, threads: int, flags: tuple[str, ...]) -> Outcome:

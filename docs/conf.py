@@ -8,6 +8,7 @@ import html
 import json
 import re
 from pathlib import Path
+from urllib.parse import unquote
 
 from sphinx.errors import SphinxError
 
@@ -20,7 +21,7 @@ language = "en_GB"
 extensions = ["myst_parser", "sphinx.ext.mathjax", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 6  # anchors as the repository's viewer makes them: a link works in both
 myst_links_external_new_tab = True
-myst_enable_extensions = ["dollarmath"]  # $formula$
+myst_enable_extensions = ["dollarmath", "html_image"]  # $formula$, and <img> tags, whose pictures come along
 myst_fence_as_directive = ["math"]  # ```math, as the repository's viewer has it, too
 mathjax_path = "mathjax/tex-svg.js"  # MathJax 3.2.2 with its fonts in one file: nothing is fetched
 mathjax3_config = {"options": {"enableMenu": False}, "svg": {"fontCache": "global", "scale": 0.95}}
@@ -110,11 +111,15 @@ def show_output(output):
 
 
 def find_lost_pages(app, error):
-    """A page whose name Sphinx needs for one of its own (`search`, `genindex`) would be written over without a word."""
+    """A page whose name Sphinx needs for one of its own (`search`, `genindex`) would be written over without a word, and a
+    picture that only a tag of HTML names would not be in the site."""
     for page in () if error else sorted(app.env.found_docs):
         written = Path(app.outdir, app.builder.get_target_uri(page)).read_text(encoding="utf-8")
         if app.env.titles[page].astext() not in html.unescape(re.sub("<[^>]+>", "", written.partition("<h1")[2])):
             raise SphinxError(f"{page}: its page was written over by one of Sphinx's own; give it another name")
+        for source in re.findall(r'<img\b[^>]*?\bsrc="([^":]+)"', written):
+            if not Path(app.outdir, app.builder.get_target_uri(page)).parent.joinpath(unquote(source)).is_file():
+                raise SphinxError(f"{page}: the picture {source} is not there")
 
 
 def setup(app):

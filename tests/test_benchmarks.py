@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -50,6 +51,37 @@ def test_compare_without_the_peer(script, capsys):
     throughput = script("throughput")
     throughput.compare([throughput.Case("tiny", "cartpole", 2, 1.0)], 1, 0.0, None)
     assert "| tiny |" in capsys.readouterr().out
+
+
+PEER = """import json, sys
+print("a library says something while it is imported")
+print(json.dumps({"peer": "1.0"}), flush=True)
+for line in sys.stdin:
+    print(json.dumps({"steps_per_second": float(sys.argv[2])}), flush=True)
+"""
+
+
+def test_peers_in_one_run(script, tmp_path, capsys):
+    """The better way of a peer counts in each round, and what a peer cannot do is left out."""
+    peers = script("peers")
+    (tmp_path / "peer.py").write_text(PEER)
+    ways = {"SB3": {w: [sys.executable, str(tmp_path / "peer.py"), speed] for w, speed in (("1", "5"), ("2", "20"))}}
+    ways["PureJaxRL"] = {"": [sys.executable, str(tmp_path / "peer.py"), "8"]}
+    (case,) = peers.measure(ways, 2, 0.0, (8,))
+    assert case["speeds"]["SB3, 1"] == [5.0, 5.0] and "PureJaxRL" not in case["speeds"]
+    case["speeds"]["Regimen"] = [40.0, 80.0]
+    assert peers.ratios(case["speeds"], "SB3") == [2.0, 4.0]
+    peers.show([case], ways)
+    shown = capsys.readouterr().out
+    assert "peers: peer 1.0" in shown and "| 3.00 (2.00 to 4.00) | - |" in shown
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium")
+def test_a_browser_shows_a_folder_of_runs(script, capsys):
+    pytest.importorskip("playwright.sync_api")
+    script("dashboard").opening(3, 1)
+    assert "| a page later |" in capsys.readouterr().out
 
 
 def test_gpu_chunk(script):

@@ -606,7 +606,7 @@ def test_the_readme_is_three_screens_and_its_figures_are_those_of_the_results():
     assert len(text.splitlines()) <= 120
     for row in table(ROOT / "README.md", "Why one would choose it"):
         figures = re.findall(r"[\d,]*\d(?:\.\d+)?", " ".join(row[1:]))
-        assert len(row) == 4 and figures
+        assert len(row) == 5 and figures
         lost = [x for x in figures if not re.search(rf"(?<![\d.,]){re.escape(x)}(?![.,]?\d)", results)]
         assert lost == [], row[0]
 

@@ -48,6 +48,17 @@ def test_a_page_that_sphinx_writes_over_fails_the_build(name, lost, tmp_path):
     assert (f"{name}: its page was written over" in done.stderr) == lost, done.stderr
 
 
+@pytest.mark.parametrize(("picture", "lost"), [("there", False), ("gone", True)])
+def test_a_picture_of_a_tag_comes_along_or_fails_the_build(picture, lost, tmp_path):
+    """Sphinx copies what Markdown's own pictures name; those of `<img>` were missing in the site without a word."""
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "there.png").write_bytes((ROOT / "docs" / "images" / "training.png").read_bytes())
+    (tmp_path / "source" / "index.md").write_text(f'# All\n\n<img src="{picture}.png" alt="a picture" width="20">\n')
+    done = build(tmp_path / "source", tmp_path / "site")
+    assert ("gone.png" in done.stderr) == lost, done.stderr  # of one page only, so that others are missed, too
+    assert lost or "there.png is not there" not in done.stderr
+
+
 def test_nothing_is_fetched_from_elsewhere(site):
     """Scripts, styles, fonts and pictures are in the folder; so it opens from a disk without a network."""
     tag = re.compile(

@@ -13,6 +13,7 @@ SOURCE = Path(regimen.__file__).parent
 ROOMS = ("algorithms", "cli", "config", "dashboard", "engines", "envs", "experiments", "files", "policies", "reports")
 GENERAL = {name: sorted((SOURCE / name).rglob("*")) for name in (*ROOMS, "runs", "sources")}
 GENERAL |= {"modules of no room": [path for path in sorted(SOURCE.glob("*.py")) if path.name != "__init__.py"]}
+PATHS = f"import sys; sys.path[:] = {sys.path!r}\n"
 WORDS = re.compile(
     r"(?<![a-z])(los|airspace|colony|colonies|compliance|aircraft|durotaxis|empowerment|network_defense)(?![a-z])", re.I
 )
@@ -38,6 +39,21 @@ def test_the_interface_imports_no_more_than_it_needs():
     code = f"import sys, regimen.runs.api; print({heavy} & set(sys.modules))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "set()"
+
+
+def test_dense_networks_do_without_flax():
+    """Its import takes longer than CartPole's policy learns."""
+    code = "import sys, regimen; regimen.PPO; import regimen.runs.build; print({'flax'} & set(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "set()"
+
+
+def test_help_imports_no_more_than_it_shows():
+    """The page of help needs the verbs of all domains, and nothing that a verb needs."""
+    code = "import sys; from regimen.cli.main import main; main(['--help'])\n"
+    code += "print({'yaml', 'typing', 'numpy'} & set(sys.modules))"
+    out = subprocess.run([sys.executable, "-S", "-c", PATHS + code], capture_output=True, text=True, check=True)
+    assert out.stdout.splitlines()[-1] == "set()"
 
 
 def test_every_package_of_the_lock_has_its_hashes():

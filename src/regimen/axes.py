@@ -94,7 +94,7 @@ def max_over_devices(x: Array) -> Array:
 
 
 def all_devices(ok: Array) -> Array:
-    """Whether it is true on every device, on all of them."""
+    """Whether a value is true on every device; all devices get the same answer."""
     return ok if device_count() == 1 else lax.pmin(ok.astype(jnp.int32), DEVICES).astype(bool)
 
 

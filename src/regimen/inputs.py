@@ -62,7 +62,7 @@ class ImagePart:
 
     @property
     def size(self) -> tuple[int, int, int]:
-        """(height, width, channels)."""
+        """The image's (height, width, channels)."""
         if len(self.shape) == 2:
             return *self.shape, 1
         a, b, c = self.shape

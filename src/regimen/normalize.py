@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
 from regimen.axes import device_count, gather_over_devices
 from regimen.types import Array, Record, pytree_dataclass
@@ -20,7 +22,7 @@ class RunningStats(Record):
 
     @classmethod
     def zero(cls, shape: tuple[int, ...] = ()) -> RunningStats:
-        return cls(jnp.zeros(()), jnp.zeros(shape), jnp.zeros(shape))
+        return cls(*(jax.device_put(np.zeros(s, np.float32)) for s in ((), shape, shape)))
 
     @classmethod
     def of(cls, x: Array, valid: Array | None = None) -> RunningStats:
@@ -43,7 +45,8 @@ class RunningStats(Record):
         return RunningStats(total, mean, (each.m2 + count * jnp.square(each.mean - mean)).sum(0))
 
     def merge(self, other: RunningStats) -> RunningStats:
-        """Chan et al. 1983, and past a window of W rows, W = min(max(2^24, 2^10 n), 2^20 n) with n those of `other`:
+        """Merge the statistics of two batches (Chan et al. 1983), and past a window of W rows, W = min(max(2^24, 2^10
+        n), 2^20 n) with n those of `other`:
 
             c = min(c, W - n),  m2 = m2 * min(c, W - n) / c  first,
 

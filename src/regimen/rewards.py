@@ -12,6 +12,7 @@ off switch (`config.algorithms.ppo.RewardConfig`):
 """
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -191,22 +192,49 @@ class Weighting:
 def alignments(log_prob: Callable, params: Array, train: PyTree, held: PyTree, rows: Scalar = 1.0) -> Array:
     """d [K] = <grad of the task's surrogate on `held`, g_k on `train`>. Rows have `advantage` [W, K] and `task` [W];
     `log_prob(params, rows) -> [W]`. Both are centred, as the loss does it: what critics have not learned yet would
-    drown the difference between actions. A device counts by its `rows`, of which those given are a sample."""
-    centre, centres = mean_over_devices((held.task.mean(), train.advantage.mean(0)), rows)
+    drown the difference between actions. A device counts by its `rows`, of which those given are a sample. Sequences
+    (`ActorCritic.pack`) may stand for rows: `log_prob` is then of all their rows, side by side."""
+    train_rows, held_rows = side_by_side(train), side_by_side(held)
+    centre, centres = mean_over_devices((held_rows.mean(held_rows.task), train_rows.mean(train_rows.advantage)), rows)
 
     def task(params: Array) -> Array:
-        return jnp.mean(log_prob(params, held) * (held.task - centre))
+        return held_rows.mean(log_prob(params, held) * (held_rows.task - centre))
 
     def components(params: Array) -> Array:
-        return jnp.mean(log_prob(params, train)[:, None] * (train.advantage - centres), axis=0)
+        return train_rows.mean(log_prob(params, train)[:, None] * (train_rows.advantage - centres))
 
     gradient = mean_over_devices(jax.grad(task)(params), rows)
     return mean_over_devices(jax.jvp(components, (params,), (gradient,))[1], rows)
 
 
+class SideBySide(NamedTuple):
+    """The advantages of rows, and how much each counts: all alike, or those of sequences, whose padding does not."""
+
+    advantage: Array  # [W, K]
+    task: Array  # [W]
+    weight: Array | None  # [W]
+
+    def mean(self, x: Array) -> Array:
+        """The mean over the rows of x [W, ...]."""
+        if self.weight is None:
+            return x.mean(0)
+        return jnp.tensordot(self.weight, x, 1) / jnp.maximum(self.weight.sum(), TINY)
+
+
+def side_by_side(drawn: PyTree) -> SideBySide:
+    """What `alignments` reads of rows, or of sequences [C, L, ...] as rows [C * L, ...]."""
+    if not isinstance(drawn, dict):
+        return SideBySide(drawn.advantage, drawn.task, None)
+    rows, weight = drawn["rows"], drawn["weight"].reshape(-1)
+    return SideBySide(rows.advantage.reshape(weight.size, -1), rows.task.reshape(-1), weight)
+
+
 def two_halves(packed: RowMatrix, key: Array) -> tuple[PyTree, PyTree]:
-    """Rows to take the components' gradients on, and other rows to hold out; over all devices about META_ROWS each."""
-    number = min(-(-META_ROWS // device_count()), max(packed.matrix.shape[0] // 2, 1))
+    """Rows to take the components' gradients on, and other rows to hold out; over all devices about META_ROWS each. Of
+    sequences as many as have about so many rows, so that no sequence is in both."""
+    one = jax.eval_shape(packed.take, jnp.arange(1))
+    length = one["weight"].shape[1] if isinstance(one, dict) and "weight" in one else 1
+    number = min(-(-META_ROWS // (length * device_count())), max(packed.matrix.shape[0] // 2, 1))
     words, count = draw_words(own_key(key)), jnp.asarray(packed.count)
     half = jnp.clip(count // 2, 1, number)  # where there are fewer rows, they are taken more than once
     positions = jnp.arange(number) % half

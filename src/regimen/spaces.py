@@ -53,7 +53,7 @@ def shape_of(space: gym.Space) -> tuple[int, ...]:
 
 
 def flat_size(space: gym.Space) -> int:
-    """Length of `flatten(space, x)`."""
+    """The length of `flatten(space, x)`."""
     one_hot = gym.Discrete, gym.MultiDiscrete
     return sum(logits(s) if isinstance(s, one_hot) else math.prod(shape_of(s)) for s in leaves(space).values())
 

@@ -190,10 +190,10 @@ class Difference(NamedTuple):
         return "different" if self.low > 0 or self.high < 0 else "cannot be told"
 
     def to_dict(self) -> dict[str, object]:
-        known = not (math.isnan(self.low) or math.isnan(self.high))
+        has_interval = not (math.isnan(self.low) or math.isnan(self.high))
         return {
             "difference": self.value,
-            "ci95": [self.low, self.high] if known else None,
+            "ci95": [self.low, self.high] if has_interval else None,
             "margin": self.margin,
             "p": None if math.isnan(self.p) else self.p,
             "verdict": self.verdict,

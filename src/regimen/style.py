@@ -1,8 +1,13 @@
 """Colours of what verbs print: only on a terminal, never with NO_COLOR, always with FORCE_COLOR."""
 
+from __future__ import annotations
+
 import os
 import sys
-from typing import TextIO
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TextIO
 
 CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 

@@ -27,7 +27,8 @@ def path_name(path: jax.tree_util.KeyPath) -> str:
 
 
 def flatten(tree: PyTree) -> dict[str, np.ndarray]:
-    """{path: host array}; random keys as their words. Rows are contiguous: safetensors writes the bytes as they lie."""
+    """The arrays of a tree as {path: host array}; random keys as their words. Rows are contiguous: safetensors writes
+    the bytes as they lie."""
     leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
     return {path_name(p): np.asarray(plain(x), order="C") for p, x in leaves}
 
@@ -48,7 +49,7 @@ def unflatten(like: PyTree, arrays: dict[str, np.ndarray], what: str) -> PyTree:
 
 
 def with_high_words(names: list[str], arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The arrays; those of an older checkpoint, whose counters had one word each, with two."""
+    """The arrays of a checkpoint; those of an older checkpoint, whose counters had one word each, with two."""
     new = {}
     for name, bits in (("clock/updates", 31), ("clock/episodes", 30)):
         for high in names:

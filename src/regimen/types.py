@@ -112,7 +112,7 @@ class Clock(Record):
 
     @classmethod
     def zero(cls) -> Clock:
-        return cls(*(jnp.asarray(np.int32(0)) for _ in range(6)))
+        return cls(*(jax.device_put(np.int32(0)) for _ in range(6)))
 
     def advance(self, steps: Array, episodes: Array) -> Clock:
         updates, low, ended = self.updates + 1, self.steps_low + steps, self.episodes + episodes
@@ -132,7 +132,7 @@ class Clock(Record):
         return getattr(self, f"{unit}_high"), getattr(self, unit), 31 if unit == "updates" else 30
 
     def read(self, unit: str) -> Array:
-        """The counter as float32: what a schedule divides by its horizon."""
+        """A counter of the clock as float32: what a schedule divides by its horizon."""
         high, low, bits = self.words(unit)
         return high.astype(jnp.float32) * 2.0**bits + low.astype(jnp.float32)
 

@@ -79,15 +79,19 @@ class Figures(dict[str, float]):
 
     def place(self, name: object) -> str | None:
         """The name under which a figure is here, if it is."""
-        ours = FIGURES.get(str(name), str(name))
-        return next((key for key in (ours, f"rollout/{ours}") if dict.__contains__(self, key)), None)
+        name_here = FIGURES.get(str(name), str(name))
+        return next((key for key in (name_here, f"rollout/{name_here}") if dict.__contains__(self, key)), None)
 
     def __missing__(self, name: str) -> float:
         place = self.place(name)
         if place is None:
-            ours = FIGURES.get(name)
-            known = f" ({ours}); no episode ended since the last one" if ours else f"; there are {', '.join(self)}"
-            raise KeyError(f"{name}{known}")
+            name_here = FIGURES.get(name)
+            hint = (
+                f" ({name_here}); no episode ended since the last one"
+                if name_here
+                else f"; there are {', '.join(self)}"
+            )
+            raise KeyError(f"{name}{hint}")
         return self[place]
 
     def __contains__(self, name: object) -> bool:

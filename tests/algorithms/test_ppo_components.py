@@ -387,11 +387,11 @@ def test_settings_of_the_weights_are_data():
 # --- learning --------------------------------------------------------------------------------------------------------
 
 
-def learn(env, reward, updates=150, seeds=3):
+def learn(env, reward, updates=150, seeds=3, network=kit.WIDE):
     """(weights of the first component, share of action 1 in the rollouts) of every update [seeds, updates]; all seeds
     in one program, as `--seeds` trains them."""
     defaults = {"lr": 1e-2, "minibatch_size": 64, "epochs": 4, "gamma": 0.9}
-    algo = kit.bound(PPO, env, num_envs=8, network=kit.WIDE, reward=reward, **defaults)
+    algo = kit.bound(PPO, env, num_envs=8, network=network, reward=reward, **defaults)
     source = ScanSource(Steps(128), 8)
     keys = jax.random.split(jax.random.key(3), seeds)
     state = jax.tree.map(lambda *x: jnp.stack(x), *[algo.init(key) for key in keys])
@@ -419,6 +419,17 @@ def test_learned_weights_find_the_task_behind_a_bait():
     assert (weights[:, -1] > 0.55).all()
     _, baited = learn(env, RewardConfig())
     assert (baited[:, -10:].mean(1) < 0.1).all()
+
+
+@pytest.mark.long
+def test_learned_weights_find_the_task_with_memory():
+    """3,840 steps, two seeds; the gradients that weights are learned from go through the memory."""
+    network = NetworkConfig(memory="gru", memory_size=8, hidden=(16,))
+    settings = {"updates": 30, "seeds": 2, "network": network}
+    weights, success = learn(probe.Misleading(), RewardConfig(weighting="learned", task="task"), **settings)
+    assert (weights[:, -1] > 0.8).all() and (success[:, -5:].mean(1) > 0.8).all()
+    _, baited = learn(probe.Misleading(), RewardConfig(), **settings)
+    assert (baited[:, -5:].mean(1) < 0.2).all()
 
 
 # --- policies --------------------------------------------------------------------------------------------------------

@@ -7,8 +7,11 @@ import pytest
 
 import kit
 import regimen
+from regimen import rewards
+from regimen.algorithms.appo import APPO
 from regimen.algorithms.impala import IMPALA
 from regimen.algorithms.ppo import PPO
+from regimen.config.algorithms.ppo import RewardConfig
 from regimen.config.schema import NetworkConfig
 from regimen.envs import probe
 from regimen.envs.classic.cartpole import CartPole, CartPolePositions
@@ -96,6 +99,65 @@ def test_gradients_reach_back_through_the_sequence():
 
     obs = algo.features(batch.obs, None)[:4]
     assert float(jnp.abs(jax.grad(log_prob)(obs)[0]).max()) > 0
+
+
+@pytest.mark.parametrize("cls", [PPO, IMPALA, APPO], ids=["ppo", "impala", "appo"])
+def test_weights_of_components_learn_from_sequences(cls):
+    """d by a backward pass for each component through memory that is unrolled step by step, padding left out: the same
+    step of the weights. 20 rows in sequences of 8."""
+    settings = {"sequence_length": 8, "reward": RewardConfig(weighting="learned", task="task", weight_lr=0.1, warmup=0)}
+    algo, state, _, batch = rollout(probe.Misleading(), Steps(6 * 20), cls, **settings)
+    model = state.models["policy"]
+    moved = jax.tree.map(lambda x: x + 0.3 * jax.random.normal(jax.random.key(x.size), x.shape), model.params)
+    state = state.replace(models={"policy": model.replace(params=moved)})
+    components, pieces = algo.bound.components, {}
+    real = components.weights
+
+    def spy(c, state, packed, rows, *rest):
+        pieces.update(packed=packed, rows=rows)
+        return real(c, state, packed, rows, *rest)
+
+    components.weights = spy
+    after = algo.prepare(state, batch)[0] if cls is PPO else algo.rows(state, batch)[2]
+    key = jax.random.fold_in(jax.random.fold_in(state.key, ~state.clock.updates), 1)
+    drawn = rewards.two_halves(pieces["packed"], key)
+    flat, unravel = jax.flatten_util.ravel_pytree(moved)
+
+    def gradient(sequences, advantage):
+        """Of the mean of A log pi over rows that count; `advantage` [C, L]."""
+        rows, weight = sequences["rows"], sequences["weight"]
+        centred = advantage - (weight * advantage).sum() / weight.sum()
+
+        def surrogate(flat):
+            params, h, total = unravel(flat), sequences["carry"], 0.0
+            for t in range(weight.shape[1]):
+                x = algo.embed(params, jax.tree.map(lambda a, t=t: a[:, t], rows.obs))
+                h = algo.bound.core.apply(params["core"], x, jnp.where(sequences["fresh"][:, t, None], 0.0, h))
+                out = algo.policy(params, h, None)
+                log_prob = algo.joint_log_prob(algo.log_probs(out, rows.action[:, t], None)[0])
+                importance = 1.0 if cls is PPO else rows.weight[:, t]
+                total = total + (weight[:, t] * importance * centred[:, t] * log_prob).sum()
+            return total / weight.sum()
+
+        return jax.grad(surrogate)(flat)
+
+    train, held = drawn
+    assert float(train["weight"].min()) == 0 or float(held["weight"].min()) == 0
+    task = jax.jit(gradient)(held, held["rows"].task)
+    d = jnp.stack([jax.jit(gradient)(train, train["rows"].advantage[..., k]) @ task for k in range(2)])
+    assert float(jnp.abs(d).max()) > 1e-6
+    magnitude, covariance = rewards.moments(pieces["rows"].advantage, batch.valid)
+    c = algo.config.reward
+    expected = components.weighting.update(state.aux["weights"], magnitude, d, covariance, c.weight_lr, c.weight_reg)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-2, atol=1e-5), after.aux["weights"], expected)
+    assert float(jnp.abs(after.aux["weights"]["params"]["beta"] - state.aux["weights"]["params"]["beta"]).max()) > 0.01
+
+
+def test_no_sequence_is_in_both_halves():
+    algo, _, _, batch = rollout(probe.Misleading(), Steps(4 * 32), sequence_length=8)
+    packed = algo.pack({"number": jnp.arange(batch.valid.size).reshape(batch.valid.shape)}, batch)
+    train, held = ({*np.asarray(x["rows"]["number"]).ravel()} for x in rewards.two_halves(packed, jax.random.key(1)))
+    assert not train & held and len(train) == len(held) == batch.valid.size // 2
 
 
 def recall(cls, network, updates=120, **settings):

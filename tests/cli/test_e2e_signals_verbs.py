@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,31 @@ def test_what_was_heard_may_take_its_time(monkeypatch):
             os.kill(os.getpid(), signal.SIGTERM)
             threading.Event().wait()
         assert leaving.heard.is_set() and not ended.wait(0.2)
+
+
+def test_a_signal_whose_exception_python_drops_comes_again(monkeypatch):
+    """What a handler raises inside a callback of a weak reference goes to `sys.unraisablehook` and nowhere else: of 400
+    signals to a process that fills a WeakValueDictionary 74 were lost so. `dashboard` did not end by its SIGTERM."""
+    monkeypatch.setattr(signals, "GRACE_SECONDS", 600.0)
+    hook = sys.unraisablehook
+    for number, error in ((signal.SIGTERM, Terminated), (signal.SIGINT, KeyboardInterrupt)):
+        with Leaving():
+            thing = type("Thing", (), {})()
+            reference = weakref.ref(thing, lambda _, n=number: os.kill(os.getpid(), n) or threading.Event().wait(0.01))
+            with pytest.raises(error):
+                del thing
+                threading.Event().wait(20)
+        assert reference() is None and sys.unraisablehook is hook
+
+
+def test_other_exceptions_that_python_drops_are_reported(monkeypatch):
+    reported = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: reported.append(unraisable.exc_value))
+    with Leaving():
+        thing = type("Thing", (), {})()
+        reference = weakref.ref(thing, lambda _: 1 // 0)
+        del thing
+    assert reference() is None and isinstance(reported[0], ZeroDivisionError)
 
 
 def test_compiled_code_that_hears_nothing_is_ended(monkeypatch):

@@ -55,7 +55,7 @@ def test_every_answer_is_a_command_that_can_be_read(algo, tmp_path, monkeypatch)
     for other, name in names.names().items():
         setting = names.setting_of(name, LEAVES[algo])
         value = given_for(name, setting)
-        end = lookup.suggest(other, algo, dash="--", given=value)
+        end = lookup.suggest(other, algo, dash="--", original=value)
         if name.command:
             assert name.command in end
             continue
@@ -109,7 +109,7 @@ def test_no_answer_means_another_unit():
         "neighbor_topk": ("ppo", "env_args.neighbors: 20"),
     }
     for other, (algo, words) in told.items():
-        assert lookup.suggest(other, algo, given=20).startswith(f"; here it is {words}"), other
+        assert lookup.suggest(other, algo, original=20).startswith(f"; here it is {words}"), other
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,8 @@ def test_tuned():
     classic = ["acrobot", "cartpole", "mountain_car", "mountain_car_continuous", "pendulum"]
     hybrid = [
         "catch_point",
+        "goal",
+        "hard_goal",
         "hard_move",
         "moving",
         "platform",

@@ -517,6 +517,22 @@ def test_runs_are_compared_as_on_the_command_line(tmp_path, visit):
         assert "30" in page.locator("#panel-compare table").first.inner_text()
 
 
+def test_runs_of_several_folders_have_short_names_that_differ(tmp_path, visit):
+    """A legend of whole paths was cut before the part that tells trials apart, and so was the head of a group."""
+    long = "cartpole-ppo-sweep-20261119T213630-with-a-long-name"
+    for folder, name in ((f"{long}/trial-0000", "seed-0"), (f"{long}/trial-0001", "seed-0"), ("plain", "first")):
+        write_run(tmp_path / "runs" / folder / name, 20)
+    with serving(tmp_path / "runs") as site:
+        page = visit(site.address, DESK)
+        show(page, f"{long}/trial-0000/seed-0", f"{long}/trial-0001/seed-0")
+        legend = chart(page, "Return").locator(".legend li")
+        playwright.expect(legend).to_have_text(["trial-0000/seed-0", "trial-0001/seed-0"])
+        head = page.locator(".group-head b").filter(has_text="trial-0001").locator("span").last
+        assert head.evaluate("e => e.scrollWidth <= e.clientWidth"), "its end is in sight"
+        show(page, f"{long}/trial-0000/seed-0", "plain/first")
+        playwright.expect(legend).to_have_text(["seed-0", "first"])
+
+
 def test_a_long_list_comes_in_pages_and_is_filtered_as_a_whole(tmp_path, visit):
     for i in range(215):
         write_run(tmp_path / "runs" / f"run-{i:03}", 1)

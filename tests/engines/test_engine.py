@@ -36,7 +36,7 @@ def trio():
 def restartable(engine):
     """An engine that is compiled once and set back to its start for each test."""
     start = jax.device_get(trees.flatten((engine.state, engine.carry)))
-    engine.program = engine.compile()
+    engine.prepare()
     env = engine.env
 
     def restart():
@@ -105,7 +105,7 @@ def test_a_float_setting_or_env_field_changes_the_result_and_not_the_program(sin
         algo = jax.tree.unflatten(jax.tree.structure(engine.algo), jax.tree.leaves(engine.algo))
         algo.config = dataclasses.replace(algo.config, lr=lr)
         limits = engine.device_limits([Limits(2)])
-        state = engine.program(algo, engine.env.replace(gain=gain), engine.state, engine.carry, limits).state
+        state = engine.program.result()(algo, engine.env.replace(gain=gain), engine.state, engine.carry, limits).state
         return trees.flatten(state.models["policy"].params)
 
     assert_equal(after(), after())

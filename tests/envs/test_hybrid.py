@@ -14,6 +14,7 @@ from gymnasium.utils.env_checker import check_env
 from regimen import spaces
 from regimen.envs.adapters.gymnasium import register_with_gymnasium, to_gymnasium
 from regimen.envs.hybrid.catch_point import CatchPointState
+from regimen.envs.hybrid.goal import GoalState
 from regimen.envs.hybrid.hard_move import HardMoveState
 from regimen.envs.hybrid.moving import MovingState
 from regimen.envs.hybrid.platform import PlatformState
@@ -29,6 +30,8 @@ ENVS = {
     "catch_point": ("catch_point", {}),
     "hard_move": ("hard_move", {}),
     "hard_move shared": ("hard_move", {"actuators": 6, "shared_force": True}),
+    "goal": ("goal", {}),
+    "hard_goal": ("hard_goal", {}),
 }
 KEY, N = jax.random.key(0), 400
 
@@ -293,6 +296,136 @@ def test_hard_move_follows_its_rules(name):
     np.testing.assert_allclose(env.motions(), np.array(everything) / longest, atol=1e-12)
 
 
+class GoalRules:
+    """The simulation of gym-goal in complex numbers; `noise` are its draws, six for each tick."""
+
+    def __init__(self, state, noise):
+        self.noise = noise
+        self.player, self.keeper, self.ball = (complex(*p) for p in (state.player, state.keeper, state.ball))
+        speeds = state.player_speed, state.keeper_speed, state.ball_speed
+        self.dplayer, self.dkeeper, self.dball = (complex(*v) for v in speeds)
+        self.facing, self.watching = float(state.player_facing), float(state.keeper_facing)
+
+    @staticmethod
+    def clip(z, most):
+        return complex(min(max(z.real, -most), most), min(max(z.imag, -most), most))
+
+    def push(self, velocity, power, theta, rate, most, rand, noise):
+        added = rate * power * np.exp(1j * theta * (1 + rand * noise[0]))
+        added += rand * abs(velocity) * complex(noise[1], noise[2])
+        return self.clip(velocity + self.clip(added, most), most)
+
+    @staticmethod
+    def wrapped(angle):
+        while angle > math.pi:
+            angle -= 2 * math.pi
+        while angle < -math.pi:
+            angle += 2 * math.pi
+        return angle
+
+    def bump(self, one, other, size):
+        a, b = getattr(self, one), getattr(self, other)
+        if abs(a - b) < size:
+            overlap = (size - abs(a - b)) / 2
+            setattr(self, one, a + overlap * np.exp(1j * np.angle(a - b)))
+            setattr(self, other, b + overlap * np.exp(1j * np.angle(b - a)))
+            setattr(self, "d" + one, -getattr(self, "d" + one))
+            setattr(self, "d" + other, -getattr(self, "d" + other))
+
+    def tick(self, target, noise):
+        gap = self.ball - self.player
+        off = self.wrapped(np.angle(gap) - self.facing)
+        if abs(gap) <= 1.6:
+            share = 1 - 0.25 * abs(off) / math.pi - 0.25 * abs(gap) / 1.6
+            wish = 0.06 * (target - self.player) - self.dball
+            power = min(abs(wish) / (share * 0.027), 100) * share
+            self.dball = self.push(self.dball, power, np.angle(wish), 0.027, 2.7, 0.05, noise[:3])
+        elif abs(off) >= math.pi / 8:
+            self.facing += off / (1 + 5 * abs(self.dplayer))
+        else:
+            self.dplayer = self.push(self.dplayer, 10, self.facing, 0.006, 1.0, 0.1, noise[:3])
+        end = self.ball + self.dball / 0.06
+        way = end - self.ball
+        slope = way.imag / way.real if way.real else 0
+        start = self.ball.imag - slope * self.ball.real
+        goal, power = end, 8
+        if end.real > 20 and -9.01 <= 20 * slope + start <= 9.01 and slope:
+            x = (self.keeper.imag + self.keeper.real / slope - start) / (slope + 1 / slope)
+            goal, power = complex(x, slope * x + start), 20
+        self.watching = float(np.angle(goal - self.keeper))
+        self.dkeeper = self.push(self.dkeeper, power, self.watching, 0.006, 1.0, 0.1, noise[3:])
+        for name, decay in (("player", 0.4), ("keeper", 0.4), ("ball", 0.94)):
+            velocity = getattr(self, "d" + name)
+            setattr(self, name, getattr(self, name) + velocity)
+            setattr(self, "d" + name, velocity * decay)
+        self.bump("player", "keeper", 1.8)
+        self.bump("player", "ball", 1.3)
+        self.bump("keeper", "ball", 1.3)
+
+    def away(self):
+        x, y = self.ball.real, self.ball.imag
+        if x < 20:
+            return abs(self.ball - complex(20, min(max(y, -7.01), 7.01)))
+        return 7.01 - y if y < -7.01 else max(y - 7.01, 0)
+
+    def step(self, choice, target, late):
+        count = 0
+        while not late:
+            self.tick(target, self.noise[count])
+            count += 1
+            x, y = self.ball.real, self.ball.imag
+            if 20 <= x <= 22.44 and abs(y) <= 7.01:
+                return 50.0, True, count
+            if abs(self.keeper - self.ball) < 2 or not (0 <= x <= 20 and abs(y) <= 15):
+                break
+            if choice == 0 and abs(self.ball - self.player) <= 1.6 and abs(self.dball) <= 0.1:
+                return 0.0, False, count
+        return -self.away(), True, count
+
+
+@pytest.mark.parametrize("name", ["goal", "hard_goal"])
+def test_goal_follows_its_rules(name):
+    env, rng, n = make(name), np.random.default_rng(4), N
+    player = np.stack([rng.uniform(0, 15, n), rng.uniform(-13, 13, n)], 1)
+    facing = rng.uniform(-math.pi, math.pi, n)
+    near = rng.uniform(1.3, np.where(rng.random(n) < 0.8, 1.6, 4.0), n)[:, None]
+    keeper = np.stack([rng.uniform(14.5, 20, n), rng.uniform(-7, 7, n)], 1)
+    state = GoalState(
+        player=player,
+        player_speed=rng.uniform(-0.1, 0.1, (n, 2)),
+        player_facing=facing + rng.uniform(-1, 1, n),
+        keeper=keeper,
+        keeper_speed=rng.uniform(-0.2, 0.2, (n, 2)),
+        keeper_facing=rng.uniform(-math.pi, math.pi, n),
+        ball=player + near * np.stack([np.cos(facing), np.sin(facing)], 1),
+        ball_speed=rng.uniform(-0.3, 0.3, (n, 2)),
+        t=rng.choice([0, 50, 99], n, p=[0.5, 0.45, 0.05]).astype(np.int32),
+    )
+    action = sample(env, n)
+    action["kick_to"][::2] = player[::2] + rng.uniform(-4, 4, (n // 2, 2))  # short passes, after which the game goes on
+    after, ts = transitions(env, state, action)
+    with jax.enable_x64(True):
+        draw = jax.vmap(lambda key, i: jax.random.uniform(jax.random.fold_in(key, i), (6,), minval=-1.0), (None, 0))
+        noise = [np.asarray(draw(key, np.arange(600))) for key in jax.random.split(jax.random.key(0), N)]
+    longest = 0
+    for i in range(n):
+        choice = int(action["choice"][i])
+        target = complex(*np.clip(action["kick_to"][i], [0, -15], [40, 15]))
+        if choice:
+            target = complex(20.4, float(action[env.shots[choice - 1]][i, 0]))
+        rules = GoalRules(row(state, i), noise[i])
+        reward, done, count = rules.step(choice, target, state.t[i] == 99)
+        mine, longest = row(after, i), max(longest, count)
+        for expected, place in ((rules.player, mine.player), (rules.keeper, mine.keeper), (rules.ball, mine.ball)):
+            np.testing.assert_allclose(place, [expected.real, expected.imag], atol=1e-6)
+        np.testing.assert_allclose([mine.player_facing, mine.keeper_facing], [rules.facing, rules.watching], atol=1e-6)
+        np.testing.assert_allclose(ts.reward[i], reward, atol=1e-6)
+        assert (bool(ts.terminated[i]), bool(ts.metrics["success"][i])) == (done, reward == 50)
+        shown = [mine.player[0] / 20, mine.player[1] / 30 + 0.5, (mine.ball_speed[1] + 3) / 6]
+        np.testing.assert_allclose(ts.obs[i][[0, 1, 13]], shown, atol=1e-6)
+    assert ts.metrics["success"].sum() > 3 and 50 < ts.terminated.sum() < n - 10 and 100 < longest < 600
+
+
 # --- episodes --------------------------------------------------------------------------------------------------------
 
 
@@ -344,6 +477,8 @@ def episodes():
         ("catch_point", 5.0, 0.95),
         ("hard_move", 0.0, 0.85),  # with four actuators one start in fifteen is out of reach
         ("hard_move shared", 0.0, 0.9),
+        ("goal", 10.0, 0.4),
+        ("hard_goal", 10.0, 0.4),
     ],
 )
 def test_heuristics_succeed_where_random_actions_do_not(episodes, name, returns, success):

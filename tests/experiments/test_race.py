@@ -12,8 +12,8 @@ from regimen.experiments.search import space as spaces
 from regimen.experiments.search.gate import Gate
 from regimen.experiments.search.gp import Posterior
 from regimen.experiments.search.growth import COMMON as LEVELS
-from regimen.experiments.search.growth import Growth, Hyper, Look
-from regimen.experiments.search.race import Race, RaceOptions, Seen, own_errors
+from regimen.experiments.search.growth import Growth, GrowthParameters, Look
+from regimen.experiments.search.race import Race, RaceLook, RaceOptions, own_errors
 from regimen.experiments.search.ranking import Ranking, rank
 from regimen.experiments.search.store import Store
 from regimen.experiments.search.trial import Sample, StretchResult
@@ -114,8 +114,8 @@ def test_mean_and_contrasts_say_what_all_policies_say():
     sizes = ((100, np.arange(24)), (300, np.arange(0, 24, 2)))
     looks = [Look(t, index, rng.standard_normal((len(index), 3)), np.full((len(index), 3), 0.5)) for t, index in sizes]
     blank = Growth.fit(SPACE, looks, scale=1.0)
-    one = dataclasses.replace(blank, hyper=Hyper(np.array([1.0]), *hyper))
-    other = dataclasses.replace(blank, hyper=Hyper(np.array([2.0]), 0.7, 0.2, 0.2, 0.1, 0.9, 1.0, 1.0))
+    one = dataclasses.replace(blank, hyper=GrowthParameters(np.array([1.0]), *hyper))
+    other = dataclasses.replace(blank, hyper=GrowthParameters(np.array([2.0]), 0.7, 0.2, 0.2, 0.1, 0.9, 1.0, 1.0))
     rows = [(c, k, i, np.log(look.training)) for i, look in enumerate(looks) for c in look.index for k in range(3)]
     c, k, at, u = (np.array(column) for column in zip(*rows))
     y = np.concatenate([look.value.ravel() for look in looks]) - blank.shift
@@ -285,7 +285,7 @@ def test_what_is_written(tmp_path):
 def test_orders_known_to_be_equal_are_recommended_as_one():
     twins = spaces.Space("twins", ("a", "b", "c"), (1 - np.eye(3))[None], members=((0, 1), (0, 1), (2,)))
     values = [[[1.0, 1.2], [1.1, 1.0], [0.0, 0.1]], [[1.0, 1.1], [1.2, 1.0], [0.1, 0.0]]]
-    looks = [Seen(100 * (i + 1), [0, 1, 2], v, [[0.05] * 2] * 3, None, 10) for i, v in enumerate(values)]
+    looks = [RaceLook(100 * (i + 1), [0, 1, 2], v, [[0.05] * 2] * 3, None, 10) for i, v in enumerate(values)]
     ranking = rank(twins, None, looks, 200)
     assert ranking.values.mean[0] == pytest.approx(ranking.values.mean[1])
     assert ranking.probabilities(0)[:2].sum() > 0.9

@@ -5,6 +5,7 @@ import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from gymnasium import spaces as gym
 
 from regimen import spaces
@@ -13,8 +14,9 @@ from regimen.config.schema import NetworkConfig
 from regimen.domains.durotaxis import graph as graphs
 from regimen.domains.durotaxis.env import Durotaxis
 from regimen.errors import ConfigError
-from regimen.networks import Shape, graph_parts, make_net, unpack_bits
-from regimen.networks.graph import BLOCK
+from regimen.networks import Shape, make_net
+from regimen.networks.graph import BLOCK, graph_parts, unpack_bits
+from regimen.networks.layers import orthogonal, pure
 from regimen.schedule import limited_cost
 from regimen.types import Spec
 
@@ -287,3 +289,37 @@ def test_shape_counts_what_goes_in_and_out():
     assert shape.out_size == 2 * N + 4 + 3 * N
     mlp = make_net(NetworkConfig(hidden=(4,)), shape, 0.01)
     assert mlp.apply(mlp.init(jax.random.key(0)), jnp.zeros((2, shape.in_size))).shape == (2, shape.out_size)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"layer_norm": True, "hidden": (16, 16)}, {"hidden": (8, 8), "residual": True}, {"hidden": ()}],
+)
+def test_dense_layers_are_those_of_flax(settings):
+    """Weights, outputs and gradients to the last digit, so that policies of before act as they did."""
+    config, shape = NetworkConfig(**settings), Shape(gym.Box(-1, 1, (5,), np.float32), ((1, 3),))
+    net, key = make_net(config, shape, 0.01), jax.random.fold_in(jax.random.key(3), 1)
+
+    class Flax(nnx.Module):
+        def __init__(self, rngs):
+            sizes = (5, *config.hidden)
+            for i in range(len(config.hidden)):
+                linear = nnx.Linear(sizes[i], sizes[i + 1], kernel_init=orthogonal(np.sqrt(2)), rngs=rngs)
+                setattr(self, f"dense_{i}", linear)
+                if config.layer_norm:
+                    setattr(self, f"norm_{i}", nnx.LayerNorm(sizes[i + 1], rngs=rngs))
+            self.head = nnx.Linear(sizes[-1], 3, kernel_init=orthogonal(0.01), rngs=rngs)
+
+        def __call__(self, x):
+            for i in range(len(config.hidden)):
+                h = getattr(self, f"dense_{i}")(x)
+                h = jnp.tanh(getattr(self, f"norm_{i}")(h) if config.layer_norm else h)
+                x = x + h if config.residual and i else h
+            return self.head(x)
+
+    init, apply = pure(Flax)
+    assert jax.tree.all(jax.tree.map(np.array_equal, net.init(key), init(key)))
+    params, x = init(key), jax.random.normal(jax.random.key(1), (7, 11, 5))
+    assert np.array_equal(jax.jit(net.apply)(params, x), jax.jit(apply)(params, x))
+    ours, theirs = (jax.jit(jax.grad(lambda p, f=f: jnp.sin(f(p, x)).sum()))(params) for f in (net.apply, apply))
+    assert jax.tree.all(jax.tree.map(np.array_equal, ours, theirs))

@@ -71,6 +71,12 @@ BAD = {
     ),
     "kl_spikes": ({"train/approx_kl": np.where(X % 13 == 0, 0.4, 0.01)}, None, {}, {}),
     "low_explained_variance": ({"train/explained_variance": 0.02 + noise(0.01)}, None, {}, {}),
+    "budget_spent": (
+        {},
+        {"eval/return_mean": 30 + 5 * X[:16]},
+        {},
+        {"return_threshold": 475.0, "eval_return_mean": 105.0, "env_steps": 80_000, "stop_reason": "max_steps"},
+    ),
     "compile_bound": ({}, None, {}, {"wall_seconds": 100.0, "compile_seconds": 80.0}),
     "slowing": ({"time/steps_per_second": 50_000 * np.exp(-X / 20)}, None, {}, {}),
     "memory_grows": ({"time/memory_mb": 1000 + 40.0 * X}, None, {}, {}),
@@ -172,7 +178,7 @@ def test_real_runs(tmp_path):
     found = codes(bad.run_dir)
     assert set(found) & {"kl_spikes", "entropy_collapse"} and set(found) & {"plateau", "low_explained_variance"}, found
     good = regimen.train("cartpole", out=str(tmp_path / "good"), total_steps=128 * 120, **(REAL | {"algo.lr": 2e-3}))
-    assert codes(good.run_dir) == []
+    assert set(codes(good.run_dir)) <= {"budget_spent"}, "15,360 steps are few"
 
 
 def test_command(tmp_path, capsys):

@@ -10,7 +10,7 @@ from PIL import Image
 import regimen
 from regimen.cli.main import main
 from regimen.envs.registry import ENVS
-from regimen.reports.replay import Limits, leave_replay, try_leave_replay, write_gif
+from regimen.reports.replay import ReplayLimits, leave_replay, try_leave_replay, write_gif
 from support import TINY, UPDATE, tiny
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
@@ -75,11 +75,11 @@ def test_a_run_leaves_a_short_replay_of_its_best_policy(tmp_path, monkeypatch):
     assert {path.name for path in folder.iterdir()} == {"best.csv", "best.gif"}
     assert "replays" in (tmp_path / "run" / "report.html").read_text()
     (folder / "best.gif").unlink()
-    names = [path.name for path in leave_replay(tmp_path / "run", Limits(steps=30, frames=2))]
+    names = [path.name for path in leave_replay(tmp_path / "run", ReplayLimits(steps=30, frames=2))]
     assert names == ["best.csv", "best.gif"]
     assert len((folder / "best.csv").read_text().splitlines()) == 31, "a heading and thirty steps"
     assert Image.open(folder / "best.gif").n_frames <= 2
-    leave_replay(tmp_path / "run", Limits(steps=30, frames=2, size=1_000))
+    leave_replay(tmp_path / "run", ReplayLimits(steps=30, frames=2, size=1_000))
     assert (folder / "best.csv").stat().st_size <= 1_000
 
 

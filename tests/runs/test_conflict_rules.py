@@ -1,12 +1,14 @@
 """Rules about conflicts end real runs, are logged, and survive a resume."""
 
 import csv
+import io
 
 import pytest
 
 import regimen
 from conflict_env import Crossing
 from regimen.errors import ConfigError
+from regimen.files.console import Console
 from support import UPDATE, assert_same_run, tiny
 
 pytestmark = pytest.mark.usefixtures("compilation_cache", "without_plots")
@@ -39,6 +41,20 @@ def test_good_bands_end_a_run(tmp_path):
     assert (run.stop_reason, run.summary["updates"]) == ("bands", 6)
     assert columns(run, "band") == ["1", "1", "2", "2", "3", "3"]
     assert columns(run, "good_bands") == ["0", "1", "1", "2", "2", "3"]
+
+
+def test_a_run_that_a_rule_ended_says_so_when_it_is_resumed(tmp_path):
+    """Whoever wanted its pictures alone is surprised that it trains."""
+    run = tmp_path / "run"
+    tiny(run, 9, Crossing(), **EVERY, **{"stop.zero_conflict_streak": 2})
+    out = io.StringIO()
+    regimen.resume(run, env=Crossing(), console=Console(file=out))
+    warning = "warning: the run had ended (no evaluation episode had a conflict"
+    assert warning in out.getvalue() and f"`regimen report {run}` makes its pictures" in out.getvalue()
+    tiny(tmp_path / "spent", 2, Crossing(), **EVERY)
+    out = io.StringIO()
+    regimen.resume(tmp_path / "spent", env=Crossing(), total_steps=3 * UPDATE, console=Console(file=out))
+    assert "had ended" not in out.getvalue()
 
 
 def test_conflicts_keep_every_rule_from_firing(tmp_path):

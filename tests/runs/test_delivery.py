@@ -231,14 +231,18 @@ def test_a_run_that_trains_is_not_drawn(run):
 
 
 def test_who_waits(monkeypatch):
-    """A pipe does, a terminal does not, a container has to and so has a program of the user's; and as told."""
+    """The command does not, be it in a pipe; a batch job and a container have to, and so has a program of the user's;
+    and as told."""
     flags = train_verb.TrainFlags()
-    assert train_verb.waits(flags)
-    monkeypatch.setattr("regimen.files.console.is_terminal", lambda stream: True)
+    for name in train_verb.BATCH:
+        monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "argv", ["/home/me/experiment.py"])
     assert train_verb.waits(flags)
     monkeypatch.setattr(sys, "argv", ["/usr/bin/regimen"])
     assert not train_verb.waits(flags)
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    assert train_verb.waits(flags) and not train_verb.waits(train_verb.TrainFlags(wait=False))
+    monkeypatch.delenv("SLURM_JOB_ID")
     assert train_verb.waits(train_verb.TrainFlags(wait=True))
     assert train_verb.waits(train_verb.TrainFlags(wait=False, distributed="host:1"))
     monkeypatch.setattr(os, "getppid", lambda: 1)

@@ -9,7 +9,7 @@ from regimen.config.fields import Count
 from regimen.config.layers import build_config
 from regimen.config.regimen import resolve
 from regimen.config.schema import TrainConfig
-from regimen.domains.airspace.env import METRICS
+from regimen.domains.airspace.metrics import METRICS
 from regimen.runs.feasible import evaluations, unreachable
 from regimen.runs.stopping import Rules
 

@@ -10,7 +10,7 @@ import pytest
 import regimen
 from regimen.engines.base import IDLE, Limits, Progress
 from regimen.envs import registry
-from regimen.runs.loop import Goal, Loop, LoopCounters, evaluation_seed
+from regimen.runs.loop import Loop, LoopCounters, LoopGoal, evaluation_seed
 
 
 class Engine:
@@ -39,7 +39,7 @@ def make(learners=2, **more):
 def test_every_learner_is_trained_to_its_goal_and_then_waits():
     loop, engine = make()
     seen = []
-    loop.reach(lambda k: Goal(updates=4 if k else 1), lambda progress: seen.append(set(progress)))
+    loop.reach(lambda k: LoopGoal(updates=4 if k else 1), lambda progress: seen.append(set(progress)))
     assert [[x.updates for x in limits] for limits in engine.asked] == [[1, 4], [0, 1]]
     assert engine.asked[1][0] == IDLE and seen == [{0, 1}, {1}]
     assert [t.updates for t in loop.tallies] == [1, 4] and [t.steps for t in loop.tallies] == [10, 40]
@@ -49,16 +49,16 @@ def test_every_learner_is_trained_to_its_goal_and_then_waits():
 def test_goals_count_from_the_beginning_of_the_loop():
     loop, engine = make(1)
     for goal in (25, 25, 60):
-        loop.reach(lambda k, goal=goal: Goal(steps=goal))
+        loop.reach(lambda k, goal=goal: LoopGoal(steps=goal))
     assert [limits[0].steps for limits in engine.asked] == [25, 30] and loop.tallies[0].steps == 60
     loop.begin()
-    loop.reach(lambda k: Goal(steps=60))
+    loop.reach(lambda k: LoopGoal(steps=60))
     assert loop.tallies[0].steps == 60 and len(engine.asked) == 4
 
 
 def test_a_learner_that_diverged_is_not_advanced_again():
     loop, engine = make(2, lost=0)
-    loop.reach(lambda k: Goal(updates=5))
+    loop.reach(lambda k: LoopGoal(updates=5))
     assert [t.updates for t in loop.tallies] == [3, 5] and [t.diverged for t in loop.tallies] == [True, False]
     assert engine.asked[1] == [IDLE, Limits(2)]
 
@@ -80,10 +80,10 @@ def test_an_interruption_ends_the_loop_after_the_advance_is_absorbed():
 @pytest.mark.parametrize(
     ("goal", "left"),
     [
-        (Goal(updates=7), Limits(2)),
-        (Goal(updates=5), None),
-        (Goal(updates=7, steps=50), None),
-        (Goal(steps=51, episodes=9), Limits(steps=1, episodes=6)),
+        (LoopGoal(updates=7), Limits(2)),
+        (LoopGoal(updates=5), None),
+        (LoopGoal(updates=7, steps=50), None),
+        (LoopGoal(steps=51, episodes=9), Limits(steps=1, episodes=6)),
     ],
 )
 def test_what_is_left_of_a_goal(goal, left):

@@ -290,7 +290,7 @@ def test_the_console_of_a_group_shows_means(tmp_path):
     assert "3 seeds from 0" in lines[0] and any("means over the seeds" in line for line in lines)
     assert any(line.startswith("seed 1: the budget of ") for line in lines)
     assert any(line.startswith("3 seeds: evaluation return mean") for line in lines)
-    assert lines[-1] == "stopped: max_steps (3 seeds)"
+    assert lines[-1] == "stopped: budget of steps spent (3 seeds)"
     shown = [line for line in lines if line.startswith("Eval 2 | R ")]
     rows = [read_metrics(tmp_path / "run" / f"seed-{k}")[-1]["eval/return_mean"] for k in range(3)]
     assert len(shown) == 1 and f"R {np.mean(rows):.1f}" in shown[0]

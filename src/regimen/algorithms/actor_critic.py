@@ -11,7 +11,7 @@ import optax
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from regimen import distributions, spaces
+from regimen import distributions, randomness, spaces
 from regimen.algorithms.base import Binding
 from regimen.algorithms.own_loop import OwnLoop
 from regimen.algorithms.shared import first_moments, next_values, optimizer, scheduled, values
@@ -71,12 +71,12 @@ class ActorCritic(OwnLoop):
 
     def init(self, key: Array) -> State:
         parts, c = self.bound, self.config
-        actor_key, critic_key, root = jax.random.split(key, 3)
+        actor_key, critic_key, root = randomness.split(key, 3)
         params = {"actor": parts.actor.init(actor_key), "critic": parts.critic.init(critic_key)}
         if parts.core is not None:
-            params["core"] = parts.core.init(jax.random.fold_in(actor_key, 1))
+            params["core"] = parts.core.init(randomness.fold_in(actor_key, 1))
         if parts.encoder is not None:
-            params["encoder"] = parts.encoder.init(jax.random.fold_in(actor_key, 2))
+            params["encoder"] = parts.encoder.init(randomness.fold_in(actor_key, 2))
         if parts.dist.free_size:
             params["log_std"] = jnp.full(parts.dist.free_size, c.log_std_init, jnp.float32)
         return State({"policy": Model(params, first_moments(c, params))}, self.first_norm(), root, Clock.zero(), {})
@@ -221,20 +221,27 @@ class ActorCritic(OwnLoop):
     def row_loss(self, loss: Loss, params: PyTree, row: PyTree) -> tuple[Array, Metrics]:
         """`loss(params, rows) -> ([W], {name: [W]})` on a minibatch of rows or of sequences, whose observations are
         replaced by what the encoder and the recurrent core make of them."""
-        core = self.bound.core
-        if core is None:
-            return loss(params, row.replace(obs=self.embed(params, row.obs)))
-        rows, weight = row["rows"], row["weight"]
-        rows = rows.replace(obs=self.embed(params, rows.obs))
-        x, fresh = jnp.swapaxes(rows.obs, 0, 1), jnp.swapaxes(row["fresh"], 0, 1)
-        h = jnp.swapaxes(core.unroll(params["core"], x, row["carry"], fresh), 0, 1)  # [W, L, size]
-        flat = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), rows.replace(obs=h))
-        per_row, metrics = loss(params, flat)
+        rows, weight = self.unrolled(params, row)
+        per_row, metrics = loss(params, rows)
+        if weight is None:
+            return per_row, metrics
 
         def whole(a: Array) -> Array:
             return (a.reshape(weight.shape) * weight).sum(-1)
 
         return whole(per_row), jax.tree.map(whole, metrics)
+
+    def unrolled(self, params: PyTree, row: PyTree) -> tuple[PyTree, Array | None]:
+        """The rows of a minibatch, those of sequences side by side, whose observations are what the encoder and the
+        recurrent core make of them; and of sequences the weights of their rows [C, L]."""
+        core = self.bound.core
+        if core is None:
+            return row.replace(obs=self.embed(params, row.obs)), None
+        rows = row["rows"]
+        rows = rows.replace(obs=self.embed(params, rows.obs))
+        x, fresh = jnp.swapaxes(rows.obs, 0, 1), jnp.swapaxes(row["fresh"], 0, 1)
+        h = jnp.swapaxes(core.unroll(params["core"], x, row["carry"], fresh), 0, 1)  # [C, L, size]
+        return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), rows.replace(obs=h)), row["weight"]
 
     def in_rows(self, steps: int, batch: Batch) -> int:
         """A number of env steps as a number of rows or of sequences."""

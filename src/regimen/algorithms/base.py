@@ -206,7 +206,7 @@ def refuse_unknown(cls: type[Algorithm], overrides: dict[str, object]) -> None:
     answers = []
     for key, value in overrides.items():
         if key not in fields:
-            hint = lookup.suggest(f"algo.{key}", name, given=value) if name else ""
+            hint = lookup.suggest(f"algo.{key}", name, original=value) if name else ""
             hint = re.sub(r"algo\.(\w+): ", r"\1=", hint).replace("algo.", "")
             answers.append(f"'{key}'{hint}")
     if answers:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from regimen import randomness
 from regimen.algorithms.base import register
 from regimen.algorithms.off_policy import OffPolicy, OffPolicyBinding, learn, move
 from regimen.algorithms.shared import optimizer, scheduled
@@ -34,7 +35,7 @@ class BC(OffPolicy):
         return OffPolicyBinding(spec, self.network)
 
     def init(self, key: Array) -> State:
-        actor_key, root = jax.random.split(key)
+        actor_key, root = randomness.split(key)
         params = self.bound.actor.init(actor_key)
         model = Model(params, optimizer(self.config).init(params))
         return State({"actor": model}, self.first_norm(), root, Clock.zero(), {})

@@ -49,8 +49,8 @@ class Components:
         self.weighting = rewards.Weighting(self.fixed.tolist(), task, c.attention) if learned else None
 
     def init(self, c: Any, columns: int) -> tuple[dict[str, PyTree], dict[str, PyTree]]:
-        """What it adds to `norm` and to `aux` of a first state."""
-        norm, aux, sums = {}, {}, jnp.zeros((columns, self.heads))
+        """Normalisers and auxiliary state that component rewards add to `norm` and to `aux` of a first state."""
+        norm, aux, sums = {}, {}, jax.device_put(np.zeros((columns, self.heads), np.float32))
         if c.normalize_reward:
             norm["return"] = RunningStats.zero()
         if self.scaled:
@@ -58,7 +58,7 @@ class Components:
         if c.normalize_reward or self.scaled:
             aux["return"] = sums
         if self.by_sum:
-            aux["sum"] = jnp.zeros_like(sums)
+            aux["sum"] = sums
         if self.weighting is not None:
             aux["weights"] = self.weighting.init()
         return norm, aux
@@ -122,7 +122,7 @@ class Components:
         log_prob: Callable,
     ) -> tuple[Array, State]:
         """w [K] of the advantages as they are in `rows`, and the state with learned weights one step on. `packed` are
-        the same rows; `log_prob(params, rows)` [W] is of their actions."""
+        the same rows, or sequences of them; `log_prob(params, rows)` [W] is of their actions."""
         if self.weighting is None:
             return self.fixed_weights(1.0 if self.norm_over else factors), state
         key = jax.random.fold_in(jax.random.fold_in(state.key, ~state.clock.updates), 1)
@@ -158,5 +158,3 @@ class ComponentBinding(ActorCriticBinding):
     def __init__(self, spec: Spec, network: NetworkConfig, c: Any, ratio: str = "joint"):
         self.components = Components(spec.reward_components, c.reward)
         super().__init__(spec, network, c, self.components.heads, ratio)
-        if self.components.weighting is not None and self.core is not None:
-            raise ConfigError("algo.reward.weighting: weights cannot be learned with network.memory; use fixed")

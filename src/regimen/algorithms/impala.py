@@ -98,7 +98,8 @@ class IMPALA(ActorCritic):
 
     def weighted_log_prob(self, params: PyTree, row: ComponentRow) -> Array:
         """rho log pi(a | s) of whole actions [W], whose gradient is that of the current policy."""
-        out = self.policy(params, self.embed(params, row.obs), row.mask)
+        row = self.unrolled(params, row)[0]
+        out = self.policy(params, row.obs, row.mask)
         return row.weight * self.joint_log_prob(self.log_probs(out, row.action, row.mask)[0])
 
     def rows(self, state: State, batch: Batch) -> tuple[VTraceRow, dict[str, Array], State]:

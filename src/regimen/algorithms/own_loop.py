@@ -87,9 +87,10 @@ class OwnUpdate(OwnLoop):
         done[last] = True
         columns |= {"reward": rewards_of(self, whole.rewards), "after": after, "done": done}
         columns, valid = pad(columns)
-        state, rows, weights = _begin(self, state, columns, valid)
+        state, rows, weights, metrics = _begin(self, state, columns, valid)
         advantage, target = (np.asarray(x)[: len(whole)] for x in (rows.advantage, rows.target))
-        buffer.weigh(self.by_component(target), advantage, np.asarray(weights))
+        measured = {name: float(x) for name, x in metrics.items()}
+        buffer.weigh(self.by_component(target), advantage, np.asarray(weights), measured)
         return state
 
     def update_minibatch(self: Any, state: State, minibatch: MinibatchRows) -> tuple[State, dict[str, float]]:
@@ -174,16 +175,19 @@ def pad(rows: dict[str, PyTree]) -> tuple[dict[str, PyTree], np.ndarray]:
 
 
 @jax.jit
-def _begin(algo: PPO, state: State, columns: dict[str, PyTree], valid: Array) -> tuple[State, PPORow, Array]:
-    """The state with statistics and weights brought up to date, rows in the buffer's order, and their weights [K]."""
+def _begin(
+    algo: PPO, state: State, columns: dict[str, PyTree], valid: Array
+) -> tuple[State, PPORow, Array, dict[str, Array]]:
+    """The state with statistics and weights brought up to date, rows in the buffer's order, their weights [K], and
+    metrics of all this."""
     batch = as_batch(columns, valid)
     values = columns["value"][:, None], columns["after"][:, None]
-    state, packed, knobs, _ = algo.prepare(state, batch, values)
+    state, packed, knobs, metrics = algo.prepare(state, batch, values)
     rows = packed.take(jnp.arange(valid.size))
     if algo.config.normalize_advantage:
         mean = RunningStats.of(rows.advantage, valid).mean
         rows = rows.replace(advantage=(rows.advantage - mean) / knobs.scale)
-    return state, rows, knobs.weights
+    return state, rows, knobs.weights, metrics
 
 
 def as_batch(columns: dict[str, PyTree], valid: Array) -> Batch:

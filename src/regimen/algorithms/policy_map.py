@@ -227,7 +227,7 @@ def by_agent(x: Array, agents: int, axis: int) -> Array:
 
 
 def side_by_side(x: Array, axis: int) -> Array:
-    """The inverse: agents of each environment as rows beside each other."""
+    """Join the axes of environments and their agents again: the inverse of `by_agent`."""
     return x.reshape(*x.shape[:axis], -1, *x.shape[axis + 2 :])
 
 

@@ -271,8 +271,9 @@ class PPO(ActorCritic, OwnUpdate):
         )
 
     def log_prob(self, params: PyTree, row: PPORow) -> Array:
-        """log pi(a | s) of whole actions [W]."""
-        out = self.policy(params, self.embed(params, row.obs), row.mask)
+        """log pi(a | s) of whole actions [W], those of sequences side by side."""
+        row = self.unrolled(params, row)[0]
+        out = self.policy(params, row.obs, row.mask)
         return self.joint_log_prob(self.log_probs(out, row.action, row.mask)[0])
 
     def gradient(self, state: State, batch: Batch) -> Array:

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from regimen import spaces
+from regimen import randomness, spaces
 from regimen.algorithms.base import register
 from regimen.algorithms.branches import Branches, BranchPolicy
 from regimen.algorithms.off_policy import OffPolicy, OffPolicyBinding, learn, mean, move
@@ -54,7 +54,7 @@ class SAC(OffPolicy):
 
     def init(self, key: Array) -> State:
         bound, c = self.bound, self.config
-        actor_key, root, *keys = jax.random.split(key, 4)  # two critics
+        actor_key, root, *keys = randomness.split(key, 4)  # two critics
         actor = bound.actor.init(actor_key)
         critics = [bound.critic.init(k) for k in keys]  # one by one: QR under vmap deadlocks
         critic = jax.tree.map(lambda *x: jnp.stack(x), *critics)

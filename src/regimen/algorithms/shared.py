@@ -26,7 +26,7 @@ def first_moments(c: Any, params: PyTree) -> PyTree:
     size = sum(x.size for x in jax.tree.leaves(params))
     vector = jax.ShapeDtypeStruct((size,), jnp.float32)
     shapes = jax.eval_shape(lambda x: optimizer(c).init(x), vector)
-    return jax.tree.map(lambda x: jnp.asarray(np.zeros(x.shape, x.dtype)), shapes)
+    return jax.tree.map(lambda x: jax.device_put(np.zeros(x.shape, x.dtype)), shapes)
 
 
 def scheduled(start, end, shape: str, horizon: Horizon | None, clock: Clock) -> Array:

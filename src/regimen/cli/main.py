@@ -1,16 +1,12 @@
 """The `regimen` command: find the verb, run it, and turn errors into one line and an exit code."""
 
+import gc
 import importlib
 import io
 import os
 import sys
-import traceback
-from pathlib import Path
 
 from regimen.config.domains import Verb, domains, load
-from regimen.config.names import equivalent
-from regimen.config.trust import trusting
-from regimen.engines.signals import Leaving, code_of
 from regimen.errors import OutOfMemoryError, RegimenError, UsageError, nearest
 from regimen.style import painted
 
@@ -83,7 +79,8 @@ def is_command() -> bool:
     """Whether this process is the `regimen` command, and not a program of the user's that calls `main`: that one goes
     on afterwards, and knows environments and algorithms that no other process does."""
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return Path(sys.argv[0]).stem == "regimen" or (spec is not None and spec.name.split(".")[0] == "regimen")
+    program, _ = os.path.splitext(os.path.basename(sys.argv[0]))
+    return program == "regimen" or (spec is not None and spec.name.split(".")[0] == "regimen")
 
 
 def run(argv: list[str] | None) -> int:
@@ -94,13 +91,16 @@ def run(argv: list[str] | None) -> int:
     trust = "--trust" in argv
     argv = [token for token in argv if token not in ("--debug", "--trust")]
     try:
-        with Leaving(), trusting(trust):
-            code = _dispatch(argv)
+        code = answer(argv)
+        if code is None:
+            code = execute(argv, trust)
         sys.stdout.flush()
         return code
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except KeyboardInterrupt as error:
+        from regimen.engines.signals import code_of
+
         print("regimen: interrupted", file=sys.stderr)
         return code_of(error)
     except BrokenPipeError:  # `regimen envs | head -1`: the reader has enough
@@ -108,6 +108,8 @@ def run(argv: list[str] | None) -> int:
         return 141
     except Exception as error:
         if debug:
+            import traceback
+
             traceback.print_exc()
         message, code = explain(error)
         print(f"{painted('regimen: error:', 'red', sys.stderr)} {message}", file=sys.stderr)
@@ -133,7 +135,9 @@ def _out_of_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or (jax_error and "RESOURCE_EXHAUSTED" in str(error))
 
 
-def _dispatch(argv: list[str]) -> int:
+def answer(argv: list[str]) -> int | None:
+    """Print the page of help or the version, if that is all that is asked: nothing is imported for it that a verb
+    needs. None where a verb is named."""
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(top_help())
         return 0 if argv else 2
@@ -142,18 +146,35 @@ def _dispatch(argv: list[str]) -> int:
 
         print(f"regimen {version('regimen')}")
         return 0
-    name = argv[0].replace("_", "-")
-    if name not in VERBS:
-        if name.startswith("-"):
-            raise UsageError(f"unknown flag '{argv[0]}'; a verb comes first: {', '.join(VERBS)}")
-        raise UsageError(f"unknown verb '{argv[0]}'{equivalent('verb', name.lower()) or nearest(name.lower(), VERBS)}")
-    target = VERBS[name].target
-    if ":" not in target:
-        return importlib.import_module(target).run(argv[1:])
+    return None
 
-    from regimen.config.flags import parse
 
-    return parse(load(target), argv[1:], name)() or 0
+def execute(argv: list[str], trust: bool) -> int:
+    """Run the verb that is named first."""
+    if is_command():
+        gc.set_threshold(200_000, 50, 100)  # by default a fifth of importing and tracing goes into looking for garbage
+    from regimen.config.trust import trusting
+    from regimen.engines.signals import Leaving
+
+    with Leaving(), trusting(trust):
+        name = argv[0].replace("_", "-")
+        if name not in VERBS:
+            raise UsageError(unknown(argv[0], name))
+        target = VERBS[name].target
+        if ":" not in target:
+            return importlib.import_module(target).run(argv[1:])
+        from regimen.config.flags import parse
+
+        return parse(load(target), argv[1:], name)() or 0
+
+
+def unknown(word: str, name: str) -> str:
+    """What is wrong with a first word that is no verb."""
+    if name.startswith("-"):
+        return f"unknown flag '{word}'; a verb comes first: {', '.join(VERBS)}"
+    from regimen.config.names import equivalent
+
+    return f"unknown verb '{word}'{equivalent('verb', name.lower()) or nearest(name.lower(), VERBS)}"
 
 
 def top_help() -> str:

@@ -30,7 +30,7 @@ class ResumeArgs:
     env_args: dict[str, object] = field(default_factory=dict)
     wait: bool | None = None
     """Return when the curves, the replay, the report and MLflow are complete too (`--wait`), or before (`--no-wait`);
-    by default before at a terminal, else after."""
+    by default before, but after in a batch job, in a container and in CI."""
     json: bool = False
     """Print the run's summary as JSON, and nothing else, on standard output."""
     quiet: bool = False

@@ -77,7 +77,8 @@ class TrainFlags:
     then restart a job with the same command."""
     wait: bool | None = None
     """Return only when the curves, the replay, the report and MLflow are complete (`--wait`), or earlier, while another
-    process makes them (`--no-wait`). By default the command returns earlier at a terminal, and otherwise waits."""
+    process makes them (`--no-wait`). By default the command returns earlier, and waits only in a batch job, in a
+    container and in CI, where nothing goes on when it ends."""
     json: bool = False
     """Print the run's summary as JSON, and nothing else, on standard output."""
     quiet: bool = False
@@ -93,6 +94,7 @@ class TrainFlags:
 
 
 OTHERS = ("distributed", "process_id", "num_processes", "hosts")
+BATCH = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "KUBERNETES_SERVICE_HOST", "CI")  # variables of those that end so
 ONLY_FLAGS = ("config", "json", "quiet", "wait", "no_track", "resume_if_exists", *OTHERS)
 
 
@@ -125,14 +127,14 @@ def run(argv: list[str]) -> int:
 
 
 def waits(flags: TrainFlags | ResumeArgs) -> bool:
-    """Whether the end of a run waits until its pictures are there: as told, and else where nobody sits at a terminal
-    and in a program of the user's. When the first process of a container ends, so do all others."""
+    """Whether the end of a run waits until its pictures are there: as told, and else where they would never be made. A
+    batch job, and a container, end with their first process and end all others; a program of the user's goes on with
+    what it has registered."""
     if flags.distributed is not None or flags.wait is not None:
         return flags.distributed is not None or bool(flags.wait)
     from regimen.cli.main import is_command
-    from regimen.files.console import is_terminal
 
-    return not is_terminal(sys.stdout) or not is_command() or 1 in (os.getpid(), os.getppid())
+    return not is_command() or 1 in (os.getpid(), os.getppid()) or any(map(os.environ.get, BATCH))
 
 
 def refuse_restart(config: TrainConfig, flags: TrainFlags) -> None:
@@ -193,7 +195,8 @@ def check_named(tokens: Tokens) -> None:
 
 
 def tokenize(argv: list[str], others: Mapping[str, Any] | None = None) -> Tokens:
-    """The command line sorted; `others` are the types of flags of another verb, which come first."""
+    """Sort a command line into positionals, flags and environment arguments; `others` are the types of flags of another
+    verb, which come first."""
     only = {name: field_types(TrainFlags)[name] for name in ONLY_FLAGS} | dict(others or {})
     choices = [b for a, b in pairwise(argv) if a == "--algo"] + [a[7:] for a in argv if a.startswith("--algo=")]
     algorithms = [a for a in (*map(str.lower, choices), "ppo", *ALGORITHMS) if a in ALGORITHMS]
@@ -226,7 +229,7 @@ def answers(tokens: Tokens, only: Sequence[str]) -> list[tuple[str, str]]:
 
     def hint(flag: str, value: object) -> str:
         key = lookup.normalize_key(flag.lstrip("-"))
-        return lookup.suggest(key, algorithm, extra=ONLY_FLAGS, dash="--", given=value, env=env)
+        return lookup.suggest(key, algorithm, extra=ONLY_FLAGS, dash="--", original=value, env=env)
 
     return [(flag, hint(flag, value)) for flag, value in unknown]
 

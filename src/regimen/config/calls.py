@@ -44,13 +44,13 @@ def answer_call(cls: str, config: object, env: object, arguments: Mapping[str, o
 
 
 def unknown_argument(cls: str, name: str, value: object) -> str:
-    """That an algorithm has no such setting, and which one is meant."""
+    """The error that an algorithm has no such setting, and which one is meant."""
     algorithm = cls.lower()
     if algorithm not in ALGORITHMS:
         return f"{cls} has no setting '{name}'"
     setting = same_setting(name, algorithm, value) or ""
     same = setting.startswith("algo.") and f"; here it is {setting.removeprefix('algo.')}={value!r}"
-    return f"{cls} has no setting '{name}'{same or lookup.suggest(name, algorithm, given=value)}"
+    return f"{cls} has no setting '{name}'{same or lookup.suggest(name, algorithm, original=value)}"
 
 
 def same_setting(name: str, algorithm: str, value: object) -> str | None:
@@ -91,7 +91,7 @@ def answered(what: F, name: str = "") -> F:
 
 
 def answer_arguments(qualname: str, parameters: Iterable[str], unknown: Mapping[str, object], algorithm: str) -> str:
-    """That a function has no such arguments, and what to write instead of each."""
+    """The error that a function has no such arguments, and what to write instead of each."""
     name = qualname.removesuffix(".__init__") if "." in qualname else f"regimen.{qualname}"
     taken = [parameter for parameter in parameters if parameter != "self"]
     ends = [f"'{key}'{answer_argument(name, taken, key, value, algorithm)}" for key, value in unknown.items()]
@@ -134,8 +134,8 @@ def setting_argument(key: str, algorithm: str, value: object) -> str | None:
     section, _, last = setting.rpartition(".")
     if not section:
         return written(last, value if same else ...)
-    shown = repr(value) if same and isinstance(value, SHOWN) else "..."
-    return f"{section}={{'{last}': {shown}}}" if "." not in section else f"**{{'{setting}': {shown}}}"
+    text = repr(value) if same and isinstance(value, SHOWN) else "..."
+    return f"{section}={{'{last}': {text}}}" if "." not in section else f"**{{'{setting}': {text}}}"
 
 
 def written(word: str, value: object) -> str:

@@ -88,6 +88,8 @@ ENVS: dict[str, EnvEntry] = {
     "sliding": entry("hybrid.moving:Sliding", "the same with inertia"),
     "catch_point": entry("hybrid.catch_point:CatchPoint", "move up to a point and catch it"),
     "hard_move": entry("hybrid.hard_move:HardMove", "reach a target with combinations of n actuators"),
+    "goal": entry("hybrid.goal:Goal", "kick a ball past a keeper"),
+    "hard_goal": entry("hybrid.goal:HardGoal", "the same with ten shots to choose from"),
     **{name: env for domain in domains().values() for name, env in domain.environments.items()},
     "probe/constant": entry("probe:Constant", "one step, reward 1: the value is 1"),
     "probe/observation": entry("probe:Observation", "one step, the reward is the observation"),

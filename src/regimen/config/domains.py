@@ -8,15 +8,19 @@ installed package adds one with an entry point of the group `regimen.domains`:
     forest = "forest_package:DOMAIN"
 """
 
+from __future__ import annotations
+
 import contextlib
 import importlib
 import os
-import pkgutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any
+
+TYPE_CHECKING = False  # as typing's, which takes a tenth of the time of `regimen --help` to import
+if TYPE_CHECKING:
+    from typing import Any
 
 GROUP = "regimen.domains"  # the package of Regimen's own domains, and the group of entry points of others'
 
@@ -172,9 +176,9 @@ def effective(env: str, args: Mapping[str, Any], chosen: Mapping[str, Any]) -> d
 @cache
 def domains() -> dict[str, Domain]:
     """All domains by name: the folders of `regimen.domains`, then those of installed packages."""
-    package = importlib.import_module(GROUP)
-    folders = [module.name for module in pkgutil.iter_modules(package.__path__) if module.ispkg]
-    every = [load(f"{GROUP}.{name}:DOMAIN") for name in sorted(folders)]
+    paths = [path for folder in importlib.import_module(GROUP).__path__ for path in os.scandir(folder)]
+    packages = [path.name for path in paths if os.path.isfile(os.path.join(path, "__init__.py"))]
+    every = [load(f"{GROUP}.{name}:DOMAIN") for name in sorted(packages)]
     for text in installed():
         try:
             domain = load(text)

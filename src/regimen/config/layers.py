@@ -257,7 +257,7 @@ def is_complete(layer: Mapping[str, object], algorithm: str | None) -> bool:
 
 
 def check_algorithm(name: str) -> str:
-    """The algorithm's name; `PPO` is `ppo`."""
+    """Check the name of an algorithm and return it in lower case."""
     if name.lower() not in ALGORITHMS:
         hint = migrating.equivalent("algorithm", name.lower()) or nearest(name.lower(), ALGORITHMS)
         raise ConfigError(f"unknown algorithm '{name}'{hint}")
@@ -288,7 +288,8 @@ def check_env_name(env: str) -> None:
 
 
 def merge(low: Mapping[str, Any], high: Mapping[str, Any], where: str = "") -> dict[str, Any]:
-    """`high` over `low`; what `high` sets clears the settings of `low` that would contradict it."""
+    """Merge two layers of settings, `high` over `low`; what `high` sets clears the settings of `low` that would
+    contradict it."""
     out, steps, episodes, num_envs = dict(low), "rollout.steps", "rollout.episodes", "rollout.num_envs"
     if high.get(steps) is not None and high.get(episodes) is not None:
         raise ConfigError(f"{where}rollout.steps and rollout.episodes are both set; choose one")

@@ -26,7 +26,7 @@ class UnknownSettingError(ConfigError):
         elif isinstance(value, Mapping) and not migrating.is_mapping(key):
             text = f"setting '{key}'{explain(value, algorithm, env, ', whose keys are: ')}"
         else:
-            text = f"setting '{key}'{suggest(key, algorithm, given=value, env=env)}"
+            text = f"setting '{key}'{suggest(key, algorithm, original=value, env=env)}"
         super().__init__(f"{where}unknown {text}")
 
 
@@ -90,7 +90,7 @@ def resolve_key(key: str, algorithm: str) -> str | None:
 
 
 def suggest(
-    key: str, algorithm: str, extra: Iterable[str] = (), dash: str = "", given: object = None, env: str = ""
+    key: str, algorithm: str, extra: Iterable[str] = (), dash: str = "", original: object = None, env: str = ""
 ) -> str:
     """The end of an error about a key: `; here it is algo.lr: 0.1`, where another trainer or the environment has a name
     that means a setting, with the value where it means the same; else who has a setting of that name, or the nearest
@@ -102,14 +102,14 @@ def suggest(
     same = [leaf for leaf in leaves[algorithm] if "." in key and leaf.rpartition(".")[2] == key.rpartition(".")[2]]
     if near := difflib.get_close_matches(key, same, 1, 0.85):  # rolout.episodes
         return f"; did you mean '{dash}{near[0].replace('_', '-') if dash else near[0]}'?"
-    given = given if is_readable(migrating.name_of(key), algorithm, given) else None
-    answer = absent_argument(key, env) or migrating.answer(key, algorithm, leaves, dash, given)
+    original = original if is_readable(migrating.name_of(key), algorithm, original) else None
+    answer = absent_argument(key, env) or migrating.answer(key, algorithm, leaves, dash, original)
     if answer is not None:
         return answer
     if key in sections_of(algorithm):
         names = [leaf.replace("_", "-") if dash else leaf for leaf in leaves[algorithm] if leaf.startswith(f"{key}.")]
         return f"; it is a section with the settings {', '.join(dash + name for name in sorted(names))}"
-    value = None if isinstance(given, Mapping) else migrating.plain(given) if given is not None else None
+    value = None if isinstance(original, Mapping) else migrating.plain(original) if original is not None else None
     flat = {leaf.replace(".", "_"): leaf for leaf in leaves[algorithm]}
     if key in flat:  # eval_episodes
         return f"; here it is {migrating.written(flat[key], value, dash)}"
@@ -132,10 +132,10 @@ def suggest(
     return f"; did you mean '{dash}{name_of_best}'?"
 
 
-def is_readable(name: migrating.Name | None, algorithm: str, given: object) -> bool:
+def is_readable(name: migrating.Name | None, algorithm: str, original: object) -> bool:
     """Whether a value of another trainer can be read as one of the setting that is meant: `lin_0.001` is no number."""
     setting = migrating.setting_of(name, usable(algorithm))
-    value = None if name is None or setting is None else name.value(setting, given)
+    value = None if name is None or setting is None else name.value(setting, original)
     if value is None or setting is None or setting.startswith("env_args"):
         return True
     try:
@@ -146,8 +146,8 @@ def is_readable(name: migrating.Name | None, algorithm: str, given: object) -> b
 
 
 def absent_argument(key: str, env: str) -> str | None:
-    """That an environment has no such argument, where a key of another trainer means one and this environment is known
-    not to have it."""
+    """The end of an error that an environment has no such argument, where a key of another trainer means one and this
+    environment is known not to have it."""
     name = migrating.name_of(key)
     wanted = [setting.removeprefix("env_args.") for setting in name.ours if "env_args." in setting] if name else []
     fields = fields_of(env) if wanted else ()
@@ -202,6 +202,6 @@ def translate(
             )
             answers.append(f"{prefix}{raw}: here it is {setting}: {migrating.plain(text)}")
         else:
-            answers.append(f"{prefix}{raw}{suggest(key, algorithm, given=value, env=env).replace(';', ':', 1)}")
+            answers.append(f"{prefix}{raw}{suggest(key, algorithm, original=value, env=env).replace(';', ':', 1)}")
             complete = False
     return complete

@@ -34,28 +34,28 @@ class Name:
     command: str = ""
     """What to run instead of setting something."""
 
-    def value(self, setting: str, given: Any) -> str | None:
+    def value(self, setting: str, original: Any) -> str | None:
         """A value of theirs as one of a setting; None where it cannot be told."""
         write = self.writes[setting]
-        if isinstance(given, Mapping) and setting == "env_args":
-            return plain(arguments(given))
-        if not isinstance(given, (str, int, float, list, tuple)) and given is not None:
+        if isinstance(original, Mapping) and setting == "env_args":
+            return plain(arguments(original))
+        if not isinstance(original, (str, int, float, list, tuple)) and original is not None:
             return None
         if isinstance(write, Mapping):
-            word = "" if given is None else str(given).lower()
+            word = "" if original is None else str(original).lower()
             return None if word not in TRUE + FALSE else write[word in TRUE]
         if not write:
             return None
         template = str(write)
         if "{}" not in template:
             return template
-        return None if given is None else template.format(plain(given))
+        return None if original is None else template.format(plain(original))
 
 
-def arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+def arguments(original: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments of an environment under the names that they have here."""
-    ours = {key: [s for s in name.ours if "." in s] if (name := name_of(key)) else [] for key in given}
-    return {ours[key][0].removeprefix("env_args.") if ours[key] else key: value for key, value in given.items()}
+    ours = {key: [s for s in name.ours if "." in s] if (name := name_of(key)) else [] for key in original}
+    return {ours[key][0].removeprefix("env_args.") if ours[key] else key: value for key, value in original.items()}
 
 
 def plain(value: Any) -> str:
@@ -77,7 +77,7 @@ def general_names() -> dict[str, Name]:
 
 @cache
 def names() -> dict[str, Name]:
-    """Those, and the names of domains, which may add settings to a general one."""
+    """The names of `names.yaml` and those of domains, which may add settings to a general one."""
     table = dict(general_names())
     for file in [Path(domain.names) for domain in domains().values() if domain.names]:
         for other, new in read_names(file).items():
@@ -128,7 +128,7 @@ def setting_of(name: Name | None, settings: Iterable[str]) -> str | None:
 
 
 def answer(
-    key: str, algorithm: str, leaves: Mapping[str, Iterable[str]], dash: str = "", given: Any = None
+    key: str, algorithm: str, leaves: Mapping[str, Iterable[str]], dash: str = "", original: Any = None
 ) -> str | None:
     """The end of an error about an unknown setting: `; here it is algo.clip_eps: 0.1`, with the value that was given
     where it means the same here. `leaves` are the settings by algorithm. None where nobody else calls anything so."""
@@ -140,12 +140,12 @@ def answer(
     setting = setting_of(name, leaves[algorithm])
     if setting is None:
         others = [a for a in leaves if setting_of(name, leaves[a])]
-        told = setting_of(name, leaves[others[0]]) or ""
-        return f"; {algorithm} has none, only {', '.join(others)} ({told})"
+        setting_there = setting_of(name, leaves[others[0]]) or ""
+        return f"; {algorithm} has none, only {', '.join(others)} ({setting_there})"
     if setting == key:  # it is called so here, in another algorithm
         return None
     note = name.ours[setting]
-    return f"; here it is {written(setting, name.value(setting, given), dash)}" + (f" ({note})" if note else "")
+    return f"; here it is {written(setting, name.value(setting, original), dash)}" + (f" ({note})" if note else "")
 
 
 def written(setting: str, value: str | None, dash: str = "") -> str:

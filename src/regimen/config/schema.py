@@ -206,7 +206,7 @@ class EngineConfig:
 
     @property
     def distributed(self) -> bool:
-        """Whether there are workers."""
+        """Whether Ray workers collect."""
         return self.name == "ray" and self.workers > 0
 
 

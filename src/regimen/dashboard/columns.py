@@ -235,7 +235,7 @@ def positions(column: Column, over: Column, axis: str, rows: np.ndarray) -> np.n
 
 
 def summaries(x: np.ndarray, y: np.ndarray, size: int) -> np.ndarray:
-    """[5, B]: last x, mean, least, greatest and number of each `size` values."""
+    """Statistics of blocks of `size` values [5, B]: last x, mean, least, greatest and number of each `size` values."""
     if size == 1:
         return np.stack([x, y, y, y, np.ones_like(y)])
     starts = np.arange(0, len(y), size)

@@ -70,7 +70,7 @@ class WatchedRun:
         return stamp[2] if stamp else 0
 
     def look(self) -> bool:
-        """Read what changed; whether the list shows anything else than before."""
+        """Read the small files of a run that changed; returns whether the list shows anything else than before."""
         self.looked = time.monotonic()
         if self.changed("config.yaml"):
             try:
@@ -125,8 +125,8 @@ class WatchedRun:
 
     @property
     def state(self) -> str:
-        """As status.json says, but `dead` for one that says running and whose process is gone, and `damaged` where a
-        file is."""
+        """The state of a run, as status.json says, but `dead` for one that says running and whose process is gone, and
+        `damaged` where a file is."""
         if any(self.errors.values()):
             return "damaged"
         state = str(self.status.get("state", "unknown" if self.is_run else "folder"))[:40]
@@ -171,7 +171,7 @@ class WatchedRun:
         }
 
     def read_metrics(self, limit: int) -> bool:
-        """Read on in metrics.jsonl; whether there is anything new."""
+        """Read on in metrics.jsonl; returns whether there is anything new."""
         with self.lock:
             if self.columns is None:
                 self.columns = Columns(self.root, *self.parts, "metrics.jsonl")
@@ -262,7 +262,7 @@ def find(root: Path) -> list[tuple[tuple[str, ...], bool]]:
 
 
 def natural(parts: tuple[str, ...]) -> list[list[tuple[int, str]]]:
-    """seed-2 before seed-10."""
+    """A sort key that puts seed-2 before seed-10."""
     return [[(int(t), "") if t.isdigit() else (-1, t) for t in re.split(r"(\d{1,18})", part)] for part in parts]
 
 

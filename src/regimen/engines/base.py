@@ -100,6 +100,9 @@ class Engine:
         """The algorithm of learner k, whose hyper-parameters may be its own."""
         return self.algo
 
+    def prepare(self) -> None:
+        """Begin to compile on another core, where there is something to compile before the first advance."""
+
     def words(self) -> str:
         """How experience is collected, where that needs saying."""
         return ""
@@ -108,7 +111,7 @@ class Engine:
         """Say where to report what happens within an advance: events, and the state of each worker."""
 
     def summary(self) -> Mapping[str, object]:
-        """What it adds to summary.json."""
+        """What the engine adds to summary.json."""
         return self.about
 
     def abandon(self) -> None:
@@ -118,7 +121,7 @@ class Engine:
 
     @contextlib.contextmanager
     def compilation(self) -> Iterator[None]:
-        """Its time is known, and a signal can end the process within it."""
+        """A context for compiling: its time is counted, and a signal can end the process within it."""
         self.compiling, start = True, time.monotonic()
         try:
             yield

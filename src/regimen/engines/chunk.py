@@ -3,6 +3,7 @@
 `chunk` repeats a `turn`, which says what one update does; `CompiledEngine` runs it for K learners in one program.
 """
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,10 +14,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
+from jax.stages import Lowered
 
 from regimen import trees
 from regimen.algorithms.base import Algorithm
 from regimen.axes import SEEDS, applied_state, device_count, sum_over_devices, sync, where
+from regimen.compiling import Compiling, traced
 from regimen.engines.base import AGENT_STEPS, CHUNK, FOREVER, Engine, Limits, Progress
 from regimen.types import Array, Batch, EpisodeRows, PyTree, Record, State, pytree_dataclass
 
@@ -91,7 +94,7 @@ class Stretch(Record):
 def chunk(turn: Callable[[State, PyTree], Turn], state: State, carry: PyTree, limits: Limits) -> Stretch:
     """Updates until a limit. `limits` differ between seeds; a seed that has reached its own waits, unchanged, for the
     others. `carry` is one device's."""
-    shapes = jax.eval_shape(lambda: turn(state, carry))
+    turn, shapes = traced(turn, state, carry)
     names = sorted(shapes.metrics)
     most = shapes.episodes.update.shape[0]  # episodes of one update
     capacity = max(EPISODE_ROWS // device_count(), 4 * most) if most else 0
@@ -162,7 +165,7 @@ class CompiledEngine(Engine):
         self.variants = variants if learners > 1 else None
         self.stacked = None if self.variants is None else self.stack(self.variants)  # as one pytree
         self.speed = 0.0  # updates per second, to size a host wake
-        self.program: Callable[..., Stretch] | None = None
+        self.program: Compiling | None = None
         self.state: State
         self.carry: PyTree
 
@@ -181,7 +184,7 @@ class CompiledEngine(Engine):
 
     def place(self, state: State, carry: PyTree) -> None:
         """Take up a state and a carry, as copies: the buffers are donated, and aliases among them would be refused."""
-        self.state, self.carry = jax.tree.map(jnp.copy, (state, carry))
+        self.state, self.carry = jax.device_put((state, carry), may_alias=False)
 
     @property
     def played(self) -> Algorithm:
@@ -196,7 +199,14 @@ class CompiledEngine(Engine):
     def at(self, tree: PyTree, k: int) -> PyTree:
         return tree if self.learners == 1 else jax.tree.map(lambda x: x[k], tree)
 
-    def compile(self) -> Callable[..., Stretch]:
+    def prepare(self) -> None:
+        """Begin to compile the program on another core; `run_chunk` waits for it."""
+        if self.program is None:
+            self.program = Compiling(self.lower())
+
+    def lower(self) -> Lowered:
+        """The program before XLA compiles it."""
+
         def run(algo: Algorithm, inputs: PyTree, state: State, carry: PyTree, limits: Limits) -> Stretch:
             return chunk(partial(self.turn, algo, inputs), state, carry, limits)
 
@@ -205,7 +215,7 @@ class CompiledEngine(Engine):
         jitted = jax.jit(self.over_devices(run), donate_argnums=(2, 3))
         limits = self.device_limits([Limits()] * self.learners)
         with self.compilation():
-            return jitted.lower(self.played, self.inputs, self.state, self.carry, limits).compile()
+            return jitted.lower(self.played, self.inputs, self.state, self.carry, limits)
 
     def device_limits(self, limits: list[Limits]) -> Limits:
         cap = int(self.speed) if self.speed else FIRST_LOOK  # about a second
@@ -221,7 +231,10 @@ class CompiledEngine(Engine):
         return self.run_chunk(self.device_limits(limits))
 
     def run_chunk(self, limits: Limits) -> list[Progress]:
-        program = self.program = self.program or self.compile()
+        self.prepare()
+        assert self.program is not None
+        with self.compilation() if self.program.running else contextlib.nullcontext():
+            program = self.program.result()
         start = time.monotonic()
         end = program(self.played, self.inputs, self.state, self.carry, limits)
         self.state, self.carry = end.state, end.carry

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from regimen import trees
+from regimen import randomness, trees
 from regimen.algorithms.base import Algorithm
 from regimen.axes import applied_state
 from regimen.engines.base import Engine, Limits, Progress
@@ -35,7 +35,7 @@ class UpdateEngine(Engine):
     def __init__(self, algo: Algorithm, seed: int, init: Callable[[Array], State]):
         super().__init__(algo)
         self.seed = seed
-        self.state = jax.tree.map(jnp.copy, init(jax.random.fold_in(jax.random.key(seed), 0)))
+        self.state = jax.device_put(init(randomness.fold_in(randomness.key_of(seed), 0)), may_alias=False)
         self.update = jax.jit(gated_update, donate_argnums=(1,))
         self.started = False
 
@@ -55,7 +55,7 @@ class UpdateEngine(Engine):
         return {"state": self.state}
 
     def restore(self, k: int, arrays: dict[str, np.ndarray], what: str) -> None:
-        self.state = jax.tree.map(jnp.copy, trees.unflatten(self.snapshot(k), arrays, what)["state"])
+        self.state = jax.device_put(trees.unflatten(self.snapshot(k), arrays, what)["state"], may_alias=False)
 
     def actor_params(self, k: int) -> PyTree:
         return self.algo.actor_params(self.state)

@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from regimen import trees
+from regimen import randomness, trees
 from regimen.algorithms.base import Algorithm
 from regimen.axes import DEVICES, all_devices, gather_over_devices
 from regimen.engines.chunk import Buffers, CompiledEngine, Stretch, Turn, one_update
@@ -95,8 +95,8 @@ class NativeEngine(CompiledEngine):
         reset = jax.jit(source.init)
         states, carries = [], []
         for k, seed in enumerate(seeds):  # one by one: initialisation runs on the host
-            key, algo = jax.random.key(seed), self.algo_of(k)
-            states.append(init(jax.random.fold_in(key, 0), algo))
+            key, algo = randomness.key_of(seed), self.algo_of(k)
+            states.append(init(randomness.fold_in(key, 0), algo))
             extra, first = {}, env
             if lag:
                 params = algo.actor_params(states[-1])
@@ -104,7 +104,7 @@ class NativeEngine(CompiledEngine):
             if curriculum is not None:
                 extra["curriculum"] = curriculum.start()
                 first, _ = curriculum.apply(env, states[-1].clock, extra["curriculum"])
-            envs = reset(first, algo, jax.random.fold_in(key, 1))
+            envs = reset(first, algo, randomness.fold_in(key, 1))
             carries.append(extra | {"envs": envs} if extra else envs)
         self.place(self.stack(states), self.stack(carries))
 
@@ -154,7 +154,7 @@ def on_mesh(tree: PyTree, mesh: Mesh, spec: PyTree) -> PyTree:
 
     def put(x: Array, sharding: NamedSharding) -> Array:
         if sharding.is_fully_addressable:
-            return jax.device_put(jnp.copy(x), sharding)
+            return jax.device_put(x, sharding, may_alias=False)
         if trees.is_key(x):
             return jax.random.wrap_key_data(put(jax.random.key_data(x), sharding))
         whole = np.asarray(x)

@@ -155,7 +155,7 @@ class FineTuneEngine(Engine):
             fresh = [online.at(online.state, k) if self.learners > 1 else online.state for k in range(self.learners)]
             replay, data = online.algo.bound.replay, self.offline.data
             states = [with_data(old, new, replay, data) for old, new in zip(states, fresh)]
-            online.state = jax.tree.map(jnp.copy, self.offline.stack(states))
+            online.state = jax.device_put(self.offline.stack(states), may_alias=False)
         self.now = online
 
     def snapshot(self, k: int) -> PyTree:

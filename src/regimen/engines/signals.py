@@ -5,6 +5,9 @@ A signal cannot interrupt Python while the main thread is inside the compiler. A
 from a pipe instead, and ends the process itself when the main thread does not get to it in time. The watcher ends with
 the context: a thread that lives when the interpreter ends, and whose garbage collection frees arrays of jax just then,
 aborts the process ("FATAL: exception not rethrown").
+
+Python drops what a handler raises inside a finaliser or a callback of a weak reference. The watcher sends such a signal
+to the main thread again.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ import threading
 from collections.abc import Callable, Iterator
 
 GRACE_SECONDS = 8.0
+AGAIN_SECONDS = 0.05
+AGAIN = 0x80  # in a byte for the watcher: send this signal again
 INTERRUPTED = (130, 143)  # exit codes of what a signal ended: SIGINT, SIGTERM
 WARNING = getattr(signal, "SIGUSR1", None)  # Windows has none
 
@@ -32,7 +37,7 @@ def code_of(error: KeyboardInterrupt) -> int:
 
 
 class Signals:
-    """Use as a context. `requested` is the signal number once one has arrived, else 0.
+    """Note SIGINT and SIGTERM within a context. `requested` is the signal number once one has arrived, else 0.
 
     The session says when there is nothing to finish (`busy`: leave at once) and what to do before the process is ended
     from the watcher (`last_words`). Outside the main thread nothing is watched: Python delivers signals there only.
@@ -55,6 +60,8 @@ class Signals:
         if WARNING is not None:
             self.old[WARNING] = signal.signal(WARNING, self.warn)
         self.old_fd = signal.set_wakeup_fd(self.writer.fileno(), warn_on_full_buffer=False)
+        self.old_hook = sys.unraisablehook
+        sys.unraisablehook = self.take_dropped
         self.watcher = threading.Thread(target=self.watch, name="signals", daemon=True)
         self.watcher.start()
         return self
@@ -63,6 +70,7 @@ class Signals:
         if not self.active:
             return
         self.done.set()
+        sys.unraisablehook = self.old_hook
         signal.set_wakeup_fd(self.old_fd)
         for number, handler in self.old.items():
             signal.signal(number, handler)
@@ -73,7 +81,7 @@ class Signals:
         return bool(self.requested)
 
     def ask(self, number: int) -> None:
-        """As if this process had received the signal."""
+        """Request an end as if this process had received the signal."""
         self.requested = self.requested or number
 
     def note(self, number: int, frame: object) -> None:
@@ -90,11 +98,24 @@ class Signals:
         warned, self.warned = self.warned, False
         return warned
 
+    def take_dropped(self, unraisable: sys.UnraisableHookArgs) -> None:
+        """Have a signal sent again whose exception Python drops where the handler happened to run."""
+        if isinstance(unraisable.exc_value, KeyboardInterrupt):
+            self.writer.send(bytes([AGAIN | code_of(unraisable.exc_value) - 128]))
+        else:
+            self.old_hook(unraisable)
+
+    def send_again(self, number: int) -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, number)
+
     def arrivals(self) -> Iterator[int]:
         """Numbers of the signals as they arrive, until the context ends."""
         with self.reader:
             while (data := self.reader.recv(1)) and not self.done.is_set():
-                if data[0] in (signal.SIGINT, signal.SIGTERM):
+                if data[0] & AGAIN:
+                    if not self.done.wait(AGAIN_SECONDS):  # by then the callback is over, as a rule; else once more
+                        self.send_again(data[0] & ~AGAIN)
+                elif data[0] in (signal.SIGINT, signal.SIGTERM):
                     yield data[0]
 
     def watch(self) -> None:
@@ -122,6 +143,10 @@ class Leaving(Signals):
     def note(self, number: int, frame: object) -> None:
         self.heard.set()
         raise KeyboardInterrupt if number == signal.SIGINT else Terminated
+
+    def send_again(self, number: int) -> None:
+        self.heard.clear()
+        super().send_again(number)
 
     def watch(self) -> None:
         for number in self.arrivals():

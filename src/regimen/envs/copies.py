@@ -29,7 +29,7 @@ class Copies(Protocol):
     watch: Watch
 
     def step(self, active: Sequence[int], actions: Sequence[Any]) -> Iterator[Outcome]:
-        """Step the active copies: their outcomes, in that order. `actions` has one for every copy."""
+        """Step the active copies and return their outcomes, in that order. `actions` has one for every copy."""
         ...
 
     def reset(self, starts: Mapping[int, int | None]) -> Iterator[Start]:
@@ -40,7 +40,7 @@ class Copies(Protocol):
 
 
 def unwatched(what: str, copy: int) -> None:
-    """Nobody looks on."""
+    """Ignore what a copy is about to do: the default, where nobody watches."""
 
 
 def failure(what: str, error: Exception) -> EnvError:

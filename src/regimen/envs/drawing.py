@@ -86,5 +86,5 @@ class Canvas:
         return self.rectangle((left, bottom), (left + length, bottom + width / self.scale), color)
 
     def image(self) -> np.ndarray:
-        """[H, W, 3] uint8."""
+        """The picture as pixels [H, W, 3] uint8."""
         return np.round(self.pixels).astype(np.uint8)

@@ -41,7 +41,7 @@ class Frames:
 
     @property
     def channels(self) -> int:
-        """Of one frame."""
+        """Channels of one frame."""
         return 1 if self.grey or len(self.shape) == 2 else self.shape[self.axis]
 
     def frame(self, image: Pixels) -> Pixels:

@@ -23,7 +23,7 @@ Layout = Any  # of an array (shape, dtype, offset); else of parts, a dict or a l
 
 
 @dataclass(frozen=True)
-class Post:
+class Assignment:
     """What a worker is to do."""
 
     env: str  # an id that any process can resolve
@@ -36,15 +36,15 @@ class Post:
 
 def main() -> None:
     """Serve until the connection or the pipe of life is closed. Arguments: their descriptors, and the memory's."""
-    theirs, life, memory = map(int, sys.argv[2:5])
+    descriptor, life, memory = map(int, sys.argv[2:5])
     for number in (signal.SIGINT, signal.SIGTERM):  # the process that started this one decides when it ends
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=end_with, args=(life,), daemon=True).start()
-    connection = Connection(theirs)
+    connection = Connection(descriptor)
     try:
-        post: Post = connection.recv()
+        post: Assignment = connection.recv()
         try:
-            worker = Worker(post, mmap.mmap(memory, 0))
+            worker = CopiesWorker(post, mmap.mmap(memory, 0))
         except RegimenError as error:
             connection.send(str(error))
             return
@@ -76,10 +76,10 @@ def end_with(life: int) -> None:
     os._exit(0)
 
 
-class Worker:
+class CopiesWorker:
     """Copies of the environment, by their numbers among all, and the memory into which they observe."""
 
-    def __init__(self, post: Post, memory: mmap.mmap):
+    def __init__(self, post: Assignment, memory: mmap.mmap):
         from regimen.config.trust import trusting
         from regimen.envs.registry import resolve
 

@@ -26,7 +26,7 @@ import numpy as np
 from regimen import spaces
 from regimen.envs.copies import Outcome, Start, unwatched
 from regimen.envs.imports import portable_env
-from regimen.envs.process_worker import READ, Layout, Post, views
+from regimen.envs.process_worker import READ, Assignment, Layout, views
 from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError, EnvError
 from regimen.types import PyTree
@@ -73,7 +73,7 @@ class ProcessCopies:
         self.obs = views(mmap.mmap(file.fileno(), max(size, 1)), layout, n)
         shares = [part.tolist() for part in np.array_split(np.arange(n), count)]
         wanted = (*READ, *handle.metric_reductions)
-        post = Post(env, dict(handle.env_args), (), layout, n, wanted)
+        post = Assignment(env, dict(handle.env_args), (), layout, n, wanted)
         with file:
             self.workers = [WorkerProcess(dataclasses.replace(post, copies=tuple(s)), file.fileno()) for s in shares]
         self.worker_of = {i: worker for worker, share in zip(self.workers, shares) for i in share}
@@ -114,26 +114,26 @@ class ProcessCopies:
 class WorkerProcess:
     """One process and the connection to it."""
 
-    def __init__(self, post: Post, memory: int):
+    def __init__(self, post: Assignment, memory: int):
         self.copies, self.ready = post.copies, False
-        ours, theirs = socket_pair()
+        parent, child = socket_pair()
         life, self.life = os.pipe()  # the worker ends when the second end is closed, by us or with us
-        command = [sys.executable, "-c", BOOT, json.dumps(sys.path), *map(str, (theirs, life, memory))]
+        command = [sys.executable, "-c", BOOT, json.dumps(sys.path), *map(str, (child, life, memory))]
         environment = {**ONE_THREAD, **os.environ}
         try:
             self.process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                pass_fds=(theirs, life, memory),
+                pass_fds=(child, life, memory),
                 env=environment,
                 process_group=0,  # Ctrl+C in a terminal is for this process alone
             )
         except OSError as error:
             raise EnvError(f"rollout.processes: cannot start a process: {error}") from error
         finally:
-            os.close(theirs)
+            os.close(child)
             os.close(life)
-        self.connection = Connection(ours)
+        self.connection = Connection(parent)
         self.send(post)
 
     def send(self, order: object) -> None:
@@ -141,7 +141,7 @@ class WorkerProcess:
             self.connection.send(order)
 
     def answer(self) -> Any:
-        """What it answers next; its failure is raised here as it would be in one process."""
+        """Receive a worker's next answer; its failure is raised here as it would be in one process."""
         if not self.ready:
             self.ready = True
             self.answer()  # its copies are made
@@ -180,8 +180,8 @@ def socket_pair() -> tuple[int, int]:
     """Descriptors of two ends that can both send and receive."""
     import socket
 
-    ours, theirs = socket.socketpair()
-    return ours.detach(), theirs.detach()
+    parent, child = socket.socketpair()
+    return parent.detach(), child.detach()
 
 
 def layout_of(tree: PyTree, start: int = 0) -> tuple[Layout, int]:

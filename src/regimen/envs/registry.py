@@ -90,7 +90,8 @@ def make_env(env: EnvLike, **kwargs: object) -> Env | gymnasium.Env:
 
 
 def is_native(env: EnvLike) -> bool:
-    """Whether it would be compiled. A factory function is taken to make a native environment until it is called."""
+    """Whether an environment would be compiled. A factory function is taken to make a native environment until it is
+    called."""
     import gymnasium
 
     _, target = locate(env)

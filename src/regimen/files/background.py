@@ -31,7 +31,7 @@ begun: list[subprocess.Popen[bytes]] = []  # the processes that this one has beg
 def claim(path: Path) -> TextIO | None:
     """The lock of a run's or a group's delivery, held while the file is open; None where another process has it."""
     with writing(Path(path) / LOCK):
-        file = open(Path(path) / LOCK, "a", encoding="utf-8", opener=own)  # noqa: SIM115 - closing it gives the lock back
+        file = open(Path(path) / LOCK, "a", encoding="utf-8", opener=open_regular)  # noqa: SIM115 - closing it gives the lock back
     try:
         while True:
             try:
@@ -50,7 +50,7 @@ def claim(path: Path) -> TextIO | None:
     return file
 
 
-def own(path: str, flags: int) -> int:
+def open_regular(path: str, flags: int) -> int:
     """An `opener` of regular files that takes no link: through one, another run's process is taken for this run's."""
     return regular(path, flags | os.O_NOFOLLOW)
 
@@ -81,7 +81,7 @@ def locks_of(path: Path) -> Iterator[Path]:
 def held(lock: Path) -> tuple[int, str] | None:
     """The number and the machine of the process that has a lock; None where none has it."""
     try:
-        file = open(lock, encoding="utf-8", opener=own)  # noqa: SIM115
+        file = open(lock, encoding="utf-8", opener=open_regular)  # noqa: SIM115
     except OSError:
         return None
     with file:
@@ -140,6 +140,8 @@ def end(lock: Path, path: Path) -> None:
                     os.kill(pid, number)
             time.sleep(0.02)
         if process is None:
+            for child in begun:  # one that ended is there until it is asked for, as if it still wrote its files
+                child.poll()
             return
     raise StorageError(f"{path}: the process that draws its pictures cannot be stopped")
 

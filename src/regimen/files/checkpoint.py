@@ -43,7 +43,8 @@ class Checkpoints:
         return sorted(int(f.name) for f in folders if f.name.isdigit())
 
     def index(self) -> Json:
-        """{"best": {step: evaluation return}, "final": step or None}; StorageError where the file has changed."""
+        """What index.json says: {"best": {step: evaluation return}, "final": step or None}; StorageError where the file
+        has changed."""
         path = self.path / "index.json"
         if not path.exists():
             return self.remade_index()
@@ -193,7 +194,7 @@ class OldSchemaError(StorageError):
 
 
 def read(path: Path) -> tuple[dict[str, np.ndarray], Json]:
-    """One checkpoint: its arrays and meta.json, verified."""
+    """Read one checkpoint: its arrays and meta.json, verified."""
     meta = verify(path)
     if reader := OLDER_READERS.get(meta["schema"]):
         raise OldSchemaError(

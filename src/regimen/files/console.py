@@ -211,7 +211,7 @@ class Console:
         self._print(text)
 
     def stop(self) -> None:
-        """The run is over: the panel stays with its last values, a line held back is printed."""
+        """End the panel of a run that is over: it stays with its last values, a line held back is printed."""
         self._flush()
         self._close_panel()
 

@@ -74,7 +74,8 @@ class Writer:
 
 
 def destination(out: str | Path) -> tuple[Path, str]:
-    """(folder, dataset id); what exists is left alone. Minari ids end in a version: `-v0` unless the name has one."""
+    """Where a dataset is written, (folder, dataset id); what exists is left alone. Minari ids end in a version: `-v0`
+    unless the name has one."""
     text = str(out)
     path = Path(text).expanduser()
     name = re.sub(r"[^\w-]+", "-", path.name) or "dataset"

@@ -54,7 +54,7 @@ class RunFiles:
         self._attach()
 
     def _attach(self, counting: bool = False) -> None:
-        """`counting`: also what was written before counts in the tallies."""
+        """Open the files of a run to write on. `counting`: also what was written before counts in the tallies."""
 
         def tally(name: str) -> storage.Tally | None:
             return storage.Tally.of(self.path / name) if counting else None
@@ -166,7 +166,8 @@ class RunFiles:
         return dict(self._status)
 
     def log(self, *points: Mapping[str, object]) -> None:
-        """Points, in one write: lines of metrics.jsonl and rows of progress.csv. What is not finite is left out."""
+        """Append points in one write: lines of metrics.jsonl and rows of progress.csv. What is not finite is left
+        out."""
         rows = [{k: v for k, raw in point.items() if (v := storage.plain(raw)) is not None} for point in points]
         if not rows:
             return

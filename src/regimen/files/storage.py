@@ -162,10 +162,10 @@ def read_plain(path: Path, errors: str = "strict") -> str:
 def require_own(folder: Path, within: Path | None = None) -> None:
     """Refuse to write into a folder, or to show what is in it, with links that lead out of it: what they lead to is not
     the run's. `within`: what it has to be a part of, where nobody named it."""
-    own = (within or folder).resolve()
+    home = (within or folder).resolve()
     for place, folders, names in [("", [str(folder)] if within else [], []), *os.walk(folder)]:
         for path in (Path(place, name) for name in (*folders, *names)):
-            if path.is_symlink() and not (target := path.resolve()).is_relative_to(own) and not is_trusting():
+            if path.is_symlink() and not (target := path.resolve()).is_relative_to(home) and not is_trusting():
                 raise StorageError(
                     f"{path} is a link to {target}, outside of the run, and would be written to or shown; put a copy "
                     "in its place, or allow it with --trust (trust=True in Python)"
@@ -224,7 +224,7 @@ class Tally:
 
     @classmethod
     def of(cls, path: Path) -> Tally:
-        """Of a whole file; of nothing where there is none."""
+        """The tally of a whole file; of nothing where there is none."""
         tally = cls()
         if path.exists():
             with open(path, "rb", opener=regular) as file:

@@ -143,7 +143,8 @@ def without_password(uri: str) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """One short line: the operating system's or SQLite's own words where they lie below, no passwords."""
+    """The reason of an error in one short line: the operating system's or SQLite's own words where they lie below, no
+    passwords."""
     import sqlite3
 
     deepest, below = error, error

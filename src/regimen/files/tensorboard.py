@@ -14,8 +14,8 @@ EVENTS = "events.out.tfevents.*"
 
 
 class TensorBoard(Follower):
-    """Scalars by env steps. The events are written anew from the run's rows each time a run goes on, so that no point
-    is there twice whatever ended the process before."""
+    """A run in TensorBoard: scalars by env steps. The events are written anew from the run's rows each time a run goes
+    on, so that no point is there twice whatever ended the process before."""
 
     label, package, extra = "TensorBoard", "tensorboardX", "tensorboard"
     writer: Any = None  # tensorboardX.SummaryWriter

@@ -62,8 +62,8 @@ def tracks(title: str, episodes: Sequence[Part], *, separation: float | None = N
 
 
 def episode(title: str, time: object, agents: Sequence[Part]) -> View:
-    """One of them: T times, and each mover's `name`, `x` and `y` at them (null where it is absent), with or without a
-    `goal` [x, y] and an `alert` at each time."""
+    """One episode of `tracks`: T times, and each mover's `name`, `x` and `y` at them (null where it is absent), with or
+    without a `goal` [x, y] and an `alert` at each time."""
     return {"title": title, "time": time, "agents": list(agents)}
 
 
@@ -73,8 +73,8 @@ def grid(title: str, rows: Sequence[str], frames: Sequence[Part], *, unit: str =
 
 
 def grid_frame(values: object = None, agents: Sequence[Part] = (), arrows: object = (), title: str = "") -> View:
-    """One moment: `values` by row and column, `agents` with `name`, `row`, `column`; `arrows` of (row, column, to the
-    right, downwards), of length at most 1."""
+    """One moment of a `grid`: `values` by row and column, `agents` with `name`, `row`, `column`; `arrows` of (row,
+    column, to the right, downwards), of length at most 1."""
     return {"title": title, "values": values, "agents": list(agents), "arrows": arrows}
 
 

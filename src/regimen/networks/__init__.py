@@ -1,6 +1,6 @@
 """Networks: what reads an observation (`choice.py`, `encoders.py`, `images.py`), what decides (`mlp.py`, `graph.py`)
-and what remembers (`recurrent.py`). Only this package imports flax: everything else sees pure functions and plain-dict
-parameters."""
+and what remembers (`recurrent.py`). Only this package imports flax, and only for networks that need it: everything else
+sees pure functions and plain-dict parameters."""
 
 from regimen.inputs import Features, Inputs
 from regimen.networks.build import (
@@ -14,7 +14,6 @@ from regimen.networks.build import (
     vector_space,
 )
 from regimen.networks.choice import choose
-from regimen.networks.graph import graph_parts, unpack_bits
 from regimen.networks.layers import Net, Settings, Shape, orthogonal
 from regimen.networks.recurrent import Core, make_core
 
@@ -29,13 +28,11 @@ __all__ = [
     "Settings",
     "Shape",
     "choose",
-    "graph_parts",
     "make_core",
     "make_encoded",
     "make_encoder",
     "make_net",
     "orthogonal",
     "register_network",
-    "unpack_bits",
     "vector_space",
 ]

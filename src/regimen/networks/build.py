@@ -1,27 +1,35 @@
 """Networks by name, and encoders in front of them, as pure functions."""
 
+from __future__ import annotations
+
+import importlib
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from gymnasium import spaces as gym
 
 from regimen import spaces
 from regimen.errors import ConfigError, nearest
 from regimen.inputs import Inputs
-from regimen.networks.encoders import Encoders
-from regimen.networks.graph import GraphNet
 from regimen.networks.layers import Net, Settings, Shape, pure
 from regimen.networks.mlp import MLP, NormedMLP
 from regimen.types import Array, PyTree
 
-NetworkBuilder = Callable[..., nnx.Module]
-NETWORKS: dict[str, NetworkBuilder] = {"mlp": MLP, "mlp_norm": NormedMLP, "graph": GraphNet}
+if TYPE_CHECKING:
+    from flax import nnx
+
+
+NetworkBuilder = Callable[..., "nnx.Module"]
+NETWORKS: dict[str, NetworkBuilder | type[MLP] | str] = {
+    "mlp": MLP,
+    "mlp_norm": NormedMLP,
+    "graph": "regimen.networks.graph:GraphNet",  # imported when one is made, and flax with it
+}
 
 
 def register_network(name: str, builder: NetworkBuilder) -> None:
@@ -40,9 +48,15 @@ def make_net(config: Settings, shape: Shape, final_scale: float) -> Net:
     if config.name not in NETWORKS:
         raise ConfigError(f"network.name: unknown network '{config.name}'{nearest(config.name, NETWORKS)}")
 
-    kind = NETWORKS[config.name]
-    cost = getattr(kind, "cost", None)
-    init, apply = pure(lambda rngs: kind(shape, config, final_scale, rngs))
+    builder = NETWORKS[config.name]
+    if isinstance(builder, str):
+        module, _, name = builder.partition(":")
+        builder = getattr(importlib.import_module(module), name)
+    if isinstance(builder, type) and issubclass(builder, MLP):
+        net = builder(shape, config, final_scale)
+        return Net(net.init, net.apply)
+    cost = getattr(builder, "cost", None)
+    init, apply = pure(lambda rngs: builder(shape, config, final_scale, rngs))
     return Net(init, apply, None if cost is None else partial(cost, shape))
 
 
@@ -59,12 +73,16 @@ def make_encoder(config: Settings, inputs: Inputs) -> Encoder | None:
     """What reads the parts of an observation; None where it is a vector alone."""
     if not inputs.parts:
         return None
+    from flax import nnx
+
+    from regimen.networks.encoders import Encoders
+
     init, apply = pure(lambda rngs: Encoders(inputs, config, rngs))
     encoders = Encoders(inputs, config, nnx.Rngs(0))
     return Encoder(init, apply, encoders.out_size, activation_bytes(encoders, inputs))
 
 
-def activation_bytes(encoders: Encoders, inputs: Inputs) -> int:
+def activation_bytes(encoders: Callable[[PyTree], Array], inputs: Inputs) -> int:
     """About what a gradient through encoders keeps of one observation: three times what convolutions, products and
     maxima put out, as XLA needed for IMPALA's convolutions on a CPU (`temp_size_in_bytes`). Nothing is computed."""
     x = jax.eval_shape(lambda: inputs.read(spaces.zeros(inputs.space, (1,))))

@@ -1,18 +1,22 @@
 """What every network is made of: its settings, its shape, initial weights, and a module as two pure functions."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from gymnasium import spaces as gym
 
 from regimen import spaces
 from regimen.schedule import Cost
 from regimen.types import Array, PyTree
+
+if TYPE_CHECKING:
+    from flax import nnx
 
 ACTIVATIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu, "gelu": jax.nn.gelu, "silu": jax.nn.silu, "elu": jax.nn.elu}
 
@@ -79,7 +83,7 @@ def orthogonal(scale: float):
         sizes = max(rows, columns), min(rows, columns)
         q, r = np.linalg.qr(np.random.default_rng(seed).standard_normal(sizes))
         q = q * np.sign(np.diag(r))  # uniform over orthogonal matrices
-        return jnp.asarray((scale * (q if rows >= columns else q.T).reshape(shape)).astype(dtype))
+        return jax.device_put((scale * (q if rows >= columns else q.T).reshape(shape)).astype(dtype))
 
     return init
 
@@ -92,7 +96,9 @@ def on_rows(layer: Callable[[Array], Array], x: Array) -> Array:
 
 def pure(build: Callable[[nnx.Rngs], nnx.Module]) -> tuple[Callable[[Array], PyTree], Callable[..., Array]]:
     """The module that `build` makes as two pure functions: `init(key)` and `apply(params, *inputs)`, of which an input
-    that is None is not handed on."""
+    that is None is not handed on. Imports flax."""
+    from flax import nnx
+
     graph = nnx.graphdef(build(nnx.Rngs(0)))
 
     def init(key: Array) -> PyTree:

@@ -1,30 +1,14 @@
 """What lets a policy remember."""
 
-import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
-from flax import nnx
 from jax import lax
 
 from regimen.errors import ConfigError
-from regimen.networks.layers import ACTIVATIONS, Settings, orthogonal, pure
+from regimen.networks.layers import Settings, pure
 from regimen.types import Array, PyTree
-
-
-class GRU(nnx.Module):
-    """A layer, then a gated recurrent unit (Cho et al. 2014)."""
-
-    def __init__(self, in_size: int, config: Settings, rngs: nnx.Rngs):
-        size = config.memory_size
-        self.activation = config.activation
-        self.embed = nnx.Linear(in_size, size, kernel_init=orthogonal(math.sqrt(2)), rngs=rngs)
-        init: Any = orthogonal(1.0)
-        self.cell = nnx.GRUCell(size, size, kernel_init=init, recurrent_kernel_init=init, rngs=rngs)
-
-    def __call__(self, x: Array, h: Array) -> Array:
-        return self.cell(h, ACTIVATIONS[self.activation](self.embed(x)))[0]
 
 
 class Core(NamedTuple):
@@ -35,7 +19,7 @@ class Core(NamedTuple):
     size: int
 
     def unroll(self, params: PyTree, x: Array, h: Array, fresh: Array) -> Array:
-        """What it puts out [T, B, size] for a sequence [T, B, in] that begins with `h` [B, size]; where `fresh` [T, B],
+        """The outputs [T, B, size] for a sequence [T, B, in] that begins with `h` [B, size]; where `fresh` [T, B],
         an episode begins and the past is forgotten."""
 
         def step(h: Array, row: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -52,5 +36,6 @@ def make_core(config: Settings, in_size: int) -> Core | None:
         return None
     if config.name == "graph":
         raise ConfigError("network.memory: the graph network has none; use network.name mlp")
+    from regimen.networks.gru import GRU
 
     return Core(*pure(lambda rngs: GRU(in_size, config, rngs)), config.memory_size)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,8 @@ import jax
 import numpy as np
 from jax.stages import Compiled
 
-from regimen import spaces, words
+from regimen import randomness, spaces, words
+from regimen.compiling import Compiling
 from regimen.config.calls import answered
 from regimen.config.trust import trustable
 from regimen.envs import registry
@@ -121,7 +121,7 @@ class Evaluation:
 
 
 def means(values: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """The mean of each."""
+    """The mean of each metric."""
     return {name: float(x.mean()) for name, x in values.items()}
 
 
@@ -147,7 +147,7 @@ class NativeEvaluator:
     def __init__(self, handle: EnvHandle, actor: play.Actor, record: bool = False):
         self.handle, self.record = handle, record
         self.actor = actor
-        self.programs: dict[int, Future[Compiled]] = {}
+        self.programs: dict[int, Compiling] = {}
         self.compiling = False
         self.compile_seconds = 0.0  # spent waiting for it
 
@@ -155,23 +155,21 @@ class NativeEvaluator:
         """Compile on another core, while the main thread compiles the training program."""
         if episodes not in self.programs:
             shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), params)
-            arguments = (self.handle.native, self.actor, shapes, jax.random.key(0), episodes, self.record)
-            pool = ThreadPoolExecutor(1)
-            self.programs[episodes] = pool.submit(lambda: evaluate_native.lower(*arguments).compile())
-            pool.shutdown(wait=False)
+            arguments = (self.handle.native, self.actor, shapes, randomness.key_of(0), episodes, self.record)
+            self.programs[episodes] = Compiling(evaluate_native.lower(*arguments))
 
     def program(self, params: PyTree, episodes: int) -> Compiled:
         """The compiled program. The time it is waited for is counted, and a signal can end the process meanwhile."""
         self.prepare(params, episodes)
-        if not self.programs[episodes].done():
+        if self.programs[episodes].running:
             self.compiling, start = True, time.monotonic()
-            self.programs[episodes].exception()  # waits
+            self.programs[episodes].future.exception()  # waits
             self.compile_seconds += time.monotonic() - start
             self.compiling = False
         return self.programs[episodes].result()
 
     def __call__(self, params: PyTree, seed: int, episodes: int, policy: str = "greedy") -> Evaluation:
-        played = self.program(params, episodes)(self.handle.native, params, jax.random.key(seed))
+        played = self.program(params, episodes)(self.handle.native, params, randomness.key_of(seed))
         carry, terminated, recording = jax.device_get(played)
         return replace(summarize(self.handle, policy, seed, carry, terminated), recording=recording)
 

@@ -161,7 +161,7 @@ class Policy(Answering):
         return cast
 
     def is_by_agent(self, obs: PyTree) -> bool:
-        """Whether it is a dictionary of observations, not one observation that is a dictionary itself."""
+        """Whether `obs` is a dictionary of observations by agent, not one observation that is a dictionary itself."""
         if not self.agents or not isinstance(obs, Mapping):
             return False
         if not isinstance(self.observation_space, gym.Dict):

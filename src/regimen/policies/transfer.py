@@ -42,7 +42,7 @@ class Transfer:
 
     @property
     def verdict(self) -> str:
-        """Of the return: equivalent, different, or cannot be told."""
+        """The verdict about the return: equivalent, different, or cannot be told."""
         return self.differences["return"].verdict
 
     def sentence(self) -> str:
@@ -144,7 +144,7 @@ def compare_evaluations(home: Evaluation, away: Evaluation, margins: Mapping[str
 
 
 def measured(evaluation: Evaluation) -> dict[str, np.ndarray]:
-    """Every metric by episode."""
+    """Every metric of an evaluation by episode."""
     out = {"return": evaluation.returns, "length": evaluation.lengths.astype(float)}
     if evaluation.success is not None:
         out["success"] = evaluation.success.astype(float)

@@ -50,7 +50,8 @@ class Measured(LoggedRun):
 
     @cached_property
     def values(self) -> dict[str, float]:
-        """Every evaluation metric: of the best policy at the end of the run, else of the last evaluation so far."""
+        """The values of every evaluation metric: of the best policy at the end of the run, else of the last evaluation
+        so far."""
         last = next((p for p in reversed(self.points) if "eval/return_mean" in p), {})
         values = {k.removeprefix("eval/"): v for k, v in last.items() if k.startswith("eval/")}
         if "eval_return_mean" in self.summary:
@@ -124,7 +125,7 @@ class Task:
     equivalence: list[Pair] = field(default_factory=list)  # of every two groups, where a margin was asked for
 
     def rank(self, group: Group) -> int:
-        """1 is best; equal groups have the same."""
+        """The rank of each group: 1 is best; equal groups have the same."""
         return 1 + [g.iqm.value for g in self.groups].index(group.iqm.value)
 
     def to_dict(self) -> dict[str, object]:
@@ -273,7 +274,8 @@ def resolve_metric(name: str, runs: Sequence[Measured]) -> str:
 
 
 def default_keys(runs: Sequence[Measured]) -> tuple[str, ...]:
-    """The algorithm; the names where several are named and no environment has several algorithms."""
+    """The keys that groups are told apart by: the algorithm; the names where several are named and no environment has
+    several algorithms."""
     algorithms = {(run.flat.get("env"), run.flat.get("algorithm")) for run in runs}
     alike = len(algorithms) == len({env for env, _ in algorithms})
     return ("env", NAME) if alike and len({run.name for run in runs}) > 1 else BY

@@ -35,7 +35,7 @@ def number(value: float) -> str:
 
 
 def in_words(e: Estimate | None) -> str:
-    """`0.93 (0.85 to 1)`."""
+    """Write a value with its interval: `0.93 (0.85 to 1)`."""
     if e is None:
         return ""
     return number(e.value) + (f" ({number(e.low)} to {number(e.high)})" if e.has_interval else "")
@@ -261,7 +261,7 @@ def draw_curves(ax: Axes, task: Task, c: Comparison, strokes: dict[str, tuple[st
 
 
 def draw_intervals(ax: Axes, task: Task, c: Comparison, colors: dict[str, str]) -> None:
-    """The final evaluation."""
+    """Draw the intervals of the final evaluation."""
     marks = [(g.label, g.iqm, g.scores) for g in task.groups]
     below = label(c) + (" (smaller is better)" if c.lower else "")
     draw_marks(ax, marks, colors, "Final evaluation (IQM, 95%)", below)

@@ -29,6 +29,7 @@ SWINGS = 3
 KL = 0.1  # an update that moves the policy further is large for any clip range in use
 COLLAPSED = 0.05  # share of the first entropy
 POOR_FIT = 0.1
+BUDGETS = ("max_steps", "max_episodes", "max_seconds")  # why a run ended: nothing of it was left
 LONG = 30.0  # seconds below which nothing is called slow
 
 
@@ -264,6 +265,18 @@ def poor_critic(run: TrainedRun) -> Iterator[Finding]:
     yield finding("low_explained_variance", f"explained variance {np.median(half):.2f} ({since})")
 
 
+def budget_spent(run: TrainedRun) -> Iterator[Finding]:
+    """Ended below the environment's threshold because the budget was spent, and not on a plateau."""
+    s = run.summary
+    goal, reached, used = (s.get(name) for name in ("return_threshold", "eval_return_mean", "env_steps"))
+    if not (isinstance(goal, (int, float)) and isinstance(reached, (int, float)) and isinstance(used, int)):
+        return
+    if s.get("stop_reason") not in BUDGETS or run.solved or any(plateau(run)):
+        return
+    evidence = f"evaluation return {score(reached)} of {goal:g}, at which the task is solved, after {steps(used)}"
+    yield finding("budget_spent", evidence, run=run.path, more=4 * used)
+
+
 def compile_bound(run: TrainedRun) -> Iterator[Finding]:
     total, compiling = run.summary.get("wall_seconds") or 0.0, run.summary.get("compile_seconds") or 0.0
     if total > LONG and compiling > 0.5 * total:
@@ -312,6 +325,7 @@ RULES: tuple[Rule, ...] = (
     entropy_collapse,
     kl_spikes,
     poor_critic,
+    budget_spent,
     compile_bound,
     slowing,
     lag,

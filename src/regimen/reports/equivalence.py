@@ -47,7 +47,7 @@ def compare_pair(a: Group, b: Group, metric: str, margin: float) -> Pair:
 
 
 def standard_error(mean: Estimate, episodes: int) -> float:
-    """That of a mean whose 95% interval is known; nan where it is not."""
+    """The standard error of a mean whose 95% interval is known; nan where it is not."""
     if not mean.has_interval or episodes < 2:
         return math.nan
     return (mean.high - mean.low) / 2 / t_quantile(0.975, episodes - 1)

@@ -96,7 +96,7 @@ def step_axis(ax: Axes) -> None:
     from matplotlib.ticker import FuncFormatter
 
     def text(value: float, place: int | None) -> str:
-        """A count; with all its digits where two ticks would read alike."""
+        """Write a count on an axis; with all its digits where two ticks would read alike."""
         ticks = [tick for tick in ax.get_xticks() if tick == int(tick)]
         return count(value) if len({count(tick) for tick in ticks}) == len(ticks) else f"{value:,.0f}"
 

@@ -105,7 +105,7 @@ def drawing_env(name: str, args: dict[str, object], frames: bool = True) -> gymn
     return Team(ParallelNative(native, mode)) if agents_of(native) else to_gymnasium(native, render_mode=mode)
 
 
-class Limits(NamedTuple):
+class ReplayLimits(NamedTuple):
     """What the replay may cost that a run leaves by itself."""
 
     steps: int = 600
@@ -131,7 +131,7 @@ def try_leave_replay(run: str | Path) -> tuple[list[Path], str | None]:
         return [], f"none: {' '.join(str(error).split())[:200] or type(error).__name__}"
 
 
-def leave_replay(run: str | Path, limits: Limits = Limits()) -> list[Path]:  # noqa: B008, it cannot change
+def leave_replay(run: str | Path, limits: ReplayLimits = ReplayLimits()) -> list[Path]:  # noqa: B008, it cannot change
     """Write a short replay of a run's best policy, `replays/best.csv` and where frames can be drawn `best.gif`, and
     return what was written: nothing where the environment cannot be drawn. What does not fit the limits is cut off."""
     path = Path(run)
@@ -174,7 +174,7 @@ def write_table(path: Path, env: gymnasium.Env | Team, shot: Film, most: float =
     return path
 
 
-def film(env: gymnasium.Env | Team, policy: Policy, seed: int, most: Limits | None = None) -> Film:
+def film(env: gymnasium.Env | Team, policy: Policy, seed: int, most: ReplayLimits | None = None) -> Film:
     """Play one greedy episode, or as much of it as there may be; an environment of one agent is a team of one without a
     name."""
     team = isinstance(env, Team)

@@ -95,7 +95,7 @@ def train_steps(
 
 
 def steps_of_seeds(call: Call, config: TrainConfig) -> Steps[list[Result]]:
-    """Native: all seeds in one program. Gymnasium, or workers: one after the other, until one is interrupted."""
+    """Train seeds: of a native environment in one program, else one after the other until one is interrupted."""
     seeds = list(range(config.seed, config.seed + (config.seeds or 1)))
     paths = [call.path / f"seed-{seed}" for seed in seeds]
     offline = config.data is not None and not config.common.online_steps
@@ -132,10 +132,11 @@ def steps_of_runs(
     ended: list[int] | None = None,
     conduct: type[Session] = Session,
 ) -> Steps[list[Result]]:
-    """One session. What can be refused is refused before a directory is made. `trials` are the configurations of the
-    runs by label, where they differ in numbers of the algorithm. A run directory that is there already is continued;
-    one that has ended (or is among `ended`) stays as it is, and has its place in the program, whose last digits depend
-    on its width. `conduct` makes the session; one in which learners take over from each other says so by `depend`."""
+    """Train several runs in one session. What can be refused is refused before a directory is made. `trials` are the
+    configurations of the runs by label, where they differ in numbers of the algorithm. A run directory that is there
+    already is continued; one that has ended (or is among `ended`) stays as it is, and has its place in the program,
+    whose last digits depend on its width. `conduct` makes the session; one in which learners take over from each other
+    says so by `depend`."""
     require_own(call.path)
     if ended is None:
         ended = [k for k, path in enumerate(paths) if path_state(path) in ENDED]
@@ -442,6 +443,7 @@ def take_up(session: Session, learner: Learner, checkpoint: str, adopted: bool =
     if common.moving and horizon is not None and getattr(c, horizon.unit) >= horizon.n:
         name = next(iter(common.moving))
         warnings.append(f"algo.{name} ended at algo.horizon ({common.horizon}) and stays at its end value")
+    warnings += learner.ended_before()
     learner.ledger.stop = learner.ledger.stop or spent  # what remains is the last evaluation
     learner.rewind()
     for text in warnings:

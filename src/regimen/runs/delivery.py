@@ -216,7 +216,7 @@ def complete(path: Path, lock: int | None = None) -> list[str]:
 
 
 def complete_run(path: Path, alone: bool, is_wanted: Callable[[], bool]) -> Made:
-    """Everything of one run. One that is being trained again has it made when that ends."""
+    """Make everything of one run. One that is being trained again has it made when that ends."""
     require_own(path)
     status = read_status(path)
     with contextlib.closing(RunFiles.open(path)) as files:

@@ -18,6 +18,7 @@ from regimen.files.run_dir import RunFiles, is_run, read_status, write_config
 from regimen.files.storage import check_free, read_json, write_json
 from regimen.runs.learner import Learner
 
+OWN = {"loop": "own"}  # what status.json says of a run that a loop of a program's own has written
 MOST_LEARNERS = 10_000  # of one program: what a file says beyond it is a mistake
 
 
@@ -66,8 +67,14 @@ def program_of(path: Path) -> tuple[int, bool]:
 
 
 def require_independent(path: Path) -> None:
-    """Refuse to continue alone a run that took over from others of its program."""
-    program = read_status(path).get("program")
+    """Refuse to continue alone a run that took over from others of its program, or that a program's own loop wrote."""
+    status = read_status(path)
+    if status.get("loop") == OWN["loop"]:
+        raise ConfigError(
+            f"{path} was written by a loop of a program's own, which no command has: the program goes on with it by "
+            f"Trainer.record('{path}'), and `regimen train --init-from {path}` starts from its policy"
+        )
+    program = status.get("program")
     if isinstance(program, dict) and program.get("depend") is True:
         raise ConfigError(
             f"{path} is a member of a population and does not go on alone: `regimen sweep --out {path.parent}` "

@@ -28,7 +28,7 @@ from regimen.files.weights_and_biases import WeightsAndBiases
 from regimen.policies.evaluate import Evaluation, interval
 from regimen.policies.export import described
 from regimen.policies.policy import read_files, read_policy, require_match, save_policy
-from regimen.runs.ledger import Ledger, Row
+from regimen.runs.ledger import BUDGETS, Ledger, Row
 from regimen.runs.stopping import Stop
 from regimen.statistics import mean_interval, sample_interval
 from regimen.types import PyTree, State
@@ -177,7 +177,8 @@ class Learner:
         self.files.event(f"resumed from step {steps:,}")
 
     def restore_policy(self, steps: int) -> None:
-        """`policy/` as it was: the best by evaluation, or that of this moment where the best is no longer kept."""
+        """Put `policy/` back as it was: the best by evaluation, or that of this moment where the best is no longer
+        kept."""
         folder, step = self.path / "policy", self.ledger.best_step if self.ledger.best is not None else steps
         if policy_step(folder) != step:
             copies = [self.checkpoints.path / str(s) / "policy" for s in (step, steps)]
@@ -187,6 +188,17 @@ class Learner:
             read_policy(copy).save(folder)
         if self.ledger.best is not None:
             self.best_params = jax.device_get(read_policy(folder).params)
+
+    def ended_before(self) -> list[str]:
+        """What someone should know who resumes a run that a rule had ended, and perhaps wanted its pictures alone."""
+        status = read_status(self.path)
+        if status.get("state") != "finished" or status.get("stop_reason") in BUDGETS:
+            return []
+        why = status.get("stop_detail") or status.get("stop_reason")
+        return [
+            f"the run had ended ({why}); it trains on within its budget, and the rule begins anew. "
+            f"`regimen report {self.path}` makes its pictures and its report alone"
+        ]
 
     def divergence(self, progress: Progress) -> Stop:
         """What was seen in the update that was not finite, and where the state before it is: it was not applied."""

@@ -103,8 +103,9 @@ class Ledger:
         return Limits(**limits)
 
     def check(self, row_due: bool) -> Stop | None:
-        """Why to stop now. Rules are asked only where a row is due or the budget is spent, never where a chunk happens
-        to end, so that results do not depend on the machine's speed. Reaching the goal comes before running out."""
+        """The reason to stop now, if there is one. Rules are asked only where a row is due or the budget is spent,
+        never where a chunk happens to end, so that results do not depend on the machine's speed. Reaching the goal
+        comes before running out."""
         c = self.counters
         spent = self.rules.budget.check(c.steps, c.episodes, self.sitting)
         return (self.rules.fired() if row_due or spent else None) or spent
@@ -134,7 +135,7 @@ class Ledger:
         return rows, table, due
 
     def close(self, rows: list[Row], due: set[str], played: Evaluation | None) -> Row:
-        """What follows an advance: the last row, where one is due, with what was `played`; the rules; whether to stop.
+        """Close an advance: the last row, where one is due, with what was `played`; the rules; whether to stop.
         Returns the evaluation as metrics, nothing where there was none."""
         point = {} if played is None else self.evaluation(played)
         row_due = bool(due & {"log", "eval"})

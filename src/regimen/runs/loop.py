@@ -21,7 +21,7 @@ Absorb = Callable[[Mapping[int, Progress]], None]  # what each learner that took
 
 
 @dataclass(frozen=True)
-class Goal:
+class LoopGoal:
     """Where a learner is to get, counted from the beginning of its loop; whichever comes first."""
 
     updates: int | None = None
@@ -41,7 +41,7 @@ class LoopCounters(Counters):
         self.episodes += len(progress.episodes.update)
         self.diverged |= progress.diverged
 
-    def limits(self, goal: Goal | None) -> Limits | None:
+    def limits(self, goal: LoopGoal | None) -> Limits | None:
         """How far it is to the goal; None once it is reached, where there is none, or after a divergence."""
         if goal is None or self.diverged:
             return None
@@ -66,7 +66,7 @@ class Loop:
         self.begin()
 
     def begin(self) -> None:
-        """Count from here on."""
+        """Begin to count steps, episodes and seconds."""
         self.tallies = [LoopCounters() for _ in self.seeds]
         self.seconds = 0.0  # of training, all learners together
 
@@ -93,7 +93,7 @@ class Loop:
             absorb({k: progress[k] for k, x in enumerate(bounds) if x is not None})
             yield
 
-    def reach(self, goal: Callable[[int], Goal | None], absorb: Absorb = lambda progress: None) -> None:
+    def reach(self, goal: Callable[[int], LoopGoal | None], absorb: Absorb = lambda progress: None) -> None:
         """Train every learner k until it has reached `goal(k)` or diverged. `absorb` is called after each advance."""
 
         def count(progress: Mapping[int, Progress]) -> None:

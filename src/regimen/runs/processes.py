@@ -32,7 +32,7 @@ P = ParamSpec("P")
 
 
 def begin(config: TrainConfig, seeds: list[int]) -> None:
-    """Process 0: the others make the same engine."""
+    """Tell the other processes to make the same engine; process 0 calls it."""
     if jax.process_count() > 1:
         tell({"do": "begin", "config": plain(layers.to_dict(config), finite=False), "seeds": seeds})
 

@@ -23,8 +23,7 @@ def train_again(config: TrainConfig, command: str = "", console: Console | None 
     """Train in `out`: from nothing where there is no run yet, exactly on from where it was left where there is one, and
     not at all where it is finished. A run of other settings is refused; one that diverged says so again."""
     path = Path(str(config.out))
-    own = [path] if (path / "config.yaml").is_file() else []
-    runs = own or group_members(path)
+    runs = [path] if (path / "config.yaml").is_file() else group_members(path)
     for run in runs:
         require_same(config, run)
         if path_state(run) == "diverged":

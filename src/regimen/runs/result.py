@@ -25,6 +25,7 @@ from regimen.policies.policy import Policy, load_policy
 from regimen.reports.plots import figure_of, group_figure
 from regimen.runs.delivery import PENDING, deliver_group
 from regimen.runs.learner import Learner
+from regimen.runs.stopping import WORDS
 from regimen.statistics import bootstrap_interval, iqm
 from regimen.words import count, notebook_table, plural, score
 
@@ -196,5 +197,6 @@ def group_result(path: Path, results: list[Result], console: Console, wait: bool
     console.event(f"run directories {path}/seed-*")
     if code == 0:
         reasons = Counter(map(str, summary["stop_reasons"])).most_common()
-        console.event("stopped: " + ", ".join(f"{reason} ({count} seeds)" for reason, count in reasons))
+        counted = (f"{WORDS.get(reason, reason)} ({plural(count, 'seed')})" for reason, count in reasons)
+        console.event("stopped: " + ", ".join(counted))
     return Result(path, summary, code, results)

@@ -176,8 +176,11 @@ class Session:
         total, unit = (c.total_steps, "steps") if c.total_steps is not None else (c.total_episodes, "episodes")
         algo = self.engine.algo
         self.console.start(total, unit, algo.stages, algo.progress)
-        self.evaluator.prepare(self.learners[0].actor_params(), c.eval.episodes)
         try:
+            self.engine.prepare()  # first: its program is the larger one
+            self.evaluator.prepare(self.learners[0].actor_params(), c.eval.episodes)
+            import scipy.special  # noqa: F401 - intervals ask for it; while XLA compiles, its import takes no time
+
             for _ in self.loop.turns(self.limits, self.turn, self.signals.is_requested):
                 yield from self.looks
                 self.looks.clear()
@@ -248,7 +251,7 @@ class Session:
         return rows
 
     def evaluation(self, learner: Learner) -> Evaluation | None:
-        """The greedy policy now; None when a signal interrupts it."""
+        """Evaluate the greedy policy as it is now; None when a signal interrupts it."""
         try:
             played = self.loop.evaluate(learner.k, learner.ledger.counters.updates)
         except Interrupted:

@@ -29,6 +29,20 @@ class Stop:
     converged: bool = False
 
 
+WORDS = {  # of the codes, where seeds that ended for the same reason are counted
+    "max_steps": "budget of steps spent",
+    "max_episodes": "budget of episodes spent",
+    "max_seconds": "budget of seconds spent",
+    "metric": "goal of the evaluations reached",
+    "converged": "goal of the training returns reached",
+    "no_improvement": "no improvement any more",
+    "perfect": "every evaluation episode succeeded without conflict",
+    "zero_conflict": "no evaluation episode had a conflict",
+    "bands": "hardly a conflict for long enough",
+    "callback": "asked by the callback",
+}
+
+
 class StoppingRule:
     """A rule that may end a run: it reads episodes or evaluations, remembers why it fired, and is saved by its
     `counters`."""
@@ -213,7 +227,7 @@ class Bands(StoppingRule):
 
 
 class NoImprovement(StoppingRule):
-    """So many evaluations without a new best evaluation return."""
+    """Stop after so many evaluations without a new best evaluation return."""
 
     counters = ("best", "waited")
 
@@ -321,7 +335,7 @@ class Rules:
         return {name: r.state() | {"fired": r.fired and dataclasses.asdict(r.fired)} for name, r in rules}
 
     def restore(self, saved: Mapping[str, Saved], stopped: bool) -> None:
-        """Continue the waits; but where the run had `stopped`, a rule that fired begins anew."""
+        """Continue the waits of a rule; but where the run had `stopped`, a rule that fired begins anew."""
         for name, rule in self.by_name.items():
             state = saved.get(name)
             if state is None or (stopped and state["fired"]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import sys
@@ -30,6 +31,7 @@ from regimen.files.storage import Json
 from regimen.policies.evaluate import evaluate_policy
 from regimen.policies.policy import Policy, load_policy
 from regimen.runs.api import train, train_steps
+from regimen.runs.own_run import OwnRun, recording
 from regimen.runs.result import Result
 from regimen.runs.session import Callback
 from regimen.sources.trajectory_buffer import TrajectoryBuffer
@@ -82,6 +84,7 @@ class Trainer(Answering):
         self._policy: Policy | None = None
         self._learner: tuple[Any, State] | None = None  # algorithm and state of a loop of one's own
         self._draws = 0
+        self._run: OwnRun | None = None  # the run directory of that loop
 
     def train(self, callback: Callback | None = None) -> Result:
         """Train to the end and return the result.
@@ -167,10 +170,39 @@ class Trainer(Answering):
             if losses[-1].get("stop"):
                 break
         state = algo.end_update(state, buffer, losses)
+        if self._run is not None:
+            self._run.log(state, buffer, losses)
+            state = self._run.state  # of an update that was not finite, the one before
         self._learner = algo, state
         origin = {"algorithm": self.config.algorithm, "env": self.config.env, "env_args": self.config.env_args}
         self._policy = Policy(algo, algo.actor_params(state), origin | {"seed": self.config.seed})
         return {name: sum(x[name] for x in losses) / len(losses) for name in losses[0]}
+
+    @contextlib.contextmanager
+    def record(self, out: str | Path | None = None) -> Iterator[OwnRun]:
+        """Write a run directory while a loop of your own trains: `with trainer.record("runs/mine") as run: ...`.
+
+        Every `update` within the context adds a row, evaluates the policy when it is due, saves checkpoints and asks
+        the stopping rules (`run.stop_reason`), as `regimen train` does with the same settings. At its end the run is
+        evaluated and drawn; `run.result` and `trainer.result` say what came of it. A directory of a run that was
+        interrupted is continued from its last checkpoint.
+
+        Args:
+            out: the run directory; by default a new one below `runs/`.
+        """
+        algo, state = self.begin()
+        handle = self.handle or registry.resolve(self.config.env, self.config.env_args)
+
+        def take(restored: State) -> None:
+            self._learner = algo, restored
+
+        with recording(self.config, handle, algo, state, out, self.console, take) as run:
+            self._run, self._draws = run, self._draws + run.env_steps
+            try:
+                yield run
+            finally:
+                self._run = None
+        self.result, self._policy = run.result, None
 
     @property
     def policy(self) -> Policy:

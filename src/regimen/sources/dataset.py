@@ -86,7 +86,7 @@ class Dataset:
 
     @property
     def returns(self) -> np.ndarray:
-        """Undiscounted, by episode."""
+        """Undiscounted returns by episode."""
         return np.add.reduceat(self.reward.astype(np.float64), self.starts)
 
     @property

@@ -305,7 +305,8 @@ class HostSource:
             raise EnvError(f"the environment's {where} returned an observation without the part {e}") from e
 
     def buffer(self, capacity: int, algo: ActingAlgorithm) -> HostRows:
-        """Rows to write into. Without a known limit on an episode's length they start small and double."""
+        """Make the buffer of rows to write into. Without a known limit on an episode's length they start small and
+        double."""
         lead = (capacity or 256, self.columns)
         team = max(1, self.agents)  # a policy map acts for whole teams
         width = sum(x.size for x in jax.tree.leaves(self.stored(algo, (team,)))) // team

@@ -80,11 +80,11 @@ class Replay:
 
     @property
     def capacity(self) -> int:
-        """C, time rows."""
+        """The capacity in time rows, C."""
         return max(1, math.ceil(self.size / (self.columns * self.rows))) * self.rows
 
     def share(self, devices: int) -> Replay:
-        """One device's: the ring of its own columns."""
+        """The share of one device: the ring of its own columns."""
         columns = self.columns // devices
         return replace(self, size=self.capacity * columns, columns=columns)
 
@@ -104,7 +104,7 @@ class Replay:
         return ReplayRows(obs, action, jnp.zeros(lead), flags[0], flags[1], successor, flags[2], *masks)
 
     def bytes(self, observation_space: gymnasium.Space, action: PyTree, options: int = 0) -> int:
-        """What `zeros` would allocate; nothing is."""
+        """The bytes that `zeros` would allocate; nothing is allocated."""
         shapes = jax.eval_shape(lambda: self.zeros(observation_space, action, options))
         return sum(math.prod(x.shape) * x.dtype.itemsize for x in jax.tree.leaves(shapes))
 
@@ -205,7 +205,8 @@ class Replay:
         return out[::-1]
 
     def draw(self, ring: Ring, rows: ReplayRows, key: Array, size: int) -> tuple[Array, Array]:
-        """Age (0: the oldest that counts) and column of `size` rows: of several draws each, the first that is valid."""
+        """Draw age (0: the oldest that counts) and column of `size` rows: of several draws each, the first that is
+        valid."""
         width = self.columns // self.workers
         lots = jax.random.bits(key, (2 * TRIES * size,), jnp.uint32).reshape(2, TRIES, size)  # flat: compiles sooner
         ends = jnp.cumsum(ring.count)

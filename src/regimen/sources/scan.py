@@ -71,7 +71,7 @@ class ScanSource:
         return fresh(env, state, obs, algo.initial_carry((self.columns(env),)))
 
     def columns(self, env: Env) -> int:
-        """B: rows of a batch at one time."""
+        """Rows of a batch at one time, B."""
         return self.num_envs * max(1, len(agents_of(env)))
 
     def rows(self, env: Env) -> int:

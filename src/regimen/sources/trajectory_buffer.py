@@ -38,6 +38,7 @@ class _Episode:
     columns: dict[str, np.ndarray]  # path -> [T, ...]
     final: dict[str, float]  # path of a value -> V after the last step, 0 where the episode terminated
     length: int
+    terminated: bool
     success: bool | None
 
 
@@ -62,6 +63,7 @@ class TrajectoryBuffer(Answering):
         self._shapes: dict[str, tuple[int, ...]] = {}  # path -> shape at one step
         self._rows: MinibatchRows | None = None
         self._outdated = False
+        self.metrics: dict[str, float] = {}  # of the advantages that an algorithm has computed, such as its weights
 
     def __len__(self) -> int:
         """Steps, those of an open episode included."""
@@ -110,7 +112,8 @@ class TrajectoryBuffer(Answering):
             raise TrajectoryError(f"finish_episode: episode {self.num_episodes} has no steps; call add_step() first")
         final = self._final(self._skeleton, final_value, bool(terminated))
         columns = {path: np.stack([row[path] for row in self._open]) for path in self._shapes}
-        self._episodes.append(_Episode(columns, final, len(self._open), None if success is None else bool(success)))
+        success = None if success is None else bool(success)
+        self._episodes.append(_Episode(columns, final, len(self._open), bool(terminated), success))
         self._open = None
 
     def add_episode(
@@ -151,7 +154,8 @@ class TrajectoryBuffer(Answering):
         skeleton, columns = self._read(step, lead=1, start=0)
         final = self._final(skeleton, final_value, bool(terminated))
         length = len(next(columns[path] for path in columns if path.startswith("reward")))
-        self._episodes.append(_Episode(columns, final, length, None if success is None else bool(success)))
+        success = None if success is None else bool(success)
+        self._episodes.append(_Episode(columns, final, length, bool(terminated), success))
         self._keep(skeleton, columns, lead=1)
 
     def compute_returns_and_advantages(
@@ -210,9 +214,11 @@ class TrajectoryBuffer(Answering):
         finals = map_tree(lambda _, path: np.array([e.final[path] for e in self._episodes], np.float32), value)
         return np.cumsum([e.length for e in self._episodes]) - 1, finals
 
-    def weigh(self, returns: PyTree, advantages: np.ndarray, weights: np.ndarray) -> None:
-        """Take the returns and advantages [M, K] that an algorithm has computed, and its weights [K] of the latter."""
+    def weigh(self, returns: PyTree, advantages: np.ndarray, weights: np.ndarray, metrics: Mapping[str, float]) -> None:
+        """Take the returns and advantages [M, K] that an algorithm has computed, its weights [K] of the latter, and
+        what it measured."""
         assert self._rows is not None, "compute_returns_and_advantages() comes first"
+        self.metrics = dict(metrics)
         total = advantages[:, 0]
         if isinstance(returns, dict):
             by_name = {name: advantages[:, k] for k, name in enumerate(returns)}
@@ -259,17 +265,31 @@ class TrajectoryBuffer(Answering):
         out: dict[str, float] = {"num_episodes": self.num_episodes, "total_steps": steps}
         if not self._episodes or self._skeleton is None:
             return Figures(out)
-        reward = self._skeleton["reward"]
-        returns = np.array([total_of(e.columns, paths_of(reward)).sum() for e in self._episodes])
-        out |= {f"return_{how}": getattr(returns, how)() for how in ("mean", "std", "min", "max")}
-        out["length_mean"] = float(np.mean([e.length for e in self._episodes]))
+        episodes = self.episodes()
+        out |= {f"return_{how}": getattr(episodes["return"], how)() for how in ("mean", "std", "min", "max")}
+        out["length_mean"] = float(episodes["length"].mean())
         successes = [e.success for e in self._episodes if e.success is not None]
         if successes:
             out["success_rate"] = float(np.mean(successes))
-        for name, path in reward.items() if isinstance(reward, dict) else ():
-            sums = np.array([e.columns[path].sum() for e in self._episodes])
-            out |= {f"reward/{name}": sums.mean(), f"reward/{name}_min": sums.min(), f"reward/{name}_max": sums.max()}
+        for name, sums in episodes.items():
+            if name.startswith("reward/"):
+                out |= {name: sums.mean(), f"{name}_min": sums.min(), f"{name}_max": sums.max()}
         return Figures({name: x if isinstance(x, int) else float(x) for name, x in out.items()})
+
+    def episodes(self) -> dict[str, np.ndarray]:
+        """One entry per finished episode: `return`, `length`, `terminated`, the sums of its components as
+        `reward/NAME`, and `success` where every episode says whether it succeeded."""
+        reward = self._skeleton["reward"] if self._skeleton else "reward"
+        out = {
+            "return": np.array([total_of(e.columns, paths_of(reward)).sum() for e in self._episodes], np.float64),
+            "length": np.array([e.length for e in self._episodes], np.int64),
+            "terminated": np.array([e.terminated for e in self._episodes], bool),
+        }
+        for name, path in reward.items() if isinstance(reward, dict) else ():
+            out[f"reward/{name}"] = np.array([e.columns[path].sum() for e in self._episodes])
+        if self._episodes and all(e.success is not None for e in self._episodes):
+            out["success"] = np.array([e.success for e in self._episodes], bool)
+        return out
 
     def _refuse_open(self, method: str) -> None:
         if self._open is not None:

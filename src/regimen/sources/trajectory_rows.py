@@ -45,8 +45,8 @@ class MinibatchRows(Answering):
 
     def __getitem__(self, name: str) -> PyTree:
         if name not in self.keys():
-            told = equivalent("MinibatchRows", name) if isinstance(name, str) else ""
-            raise KeyError(f"{name!r}{told or '; a column is one of ' + ', '.join(self.keys())}")
+            hint = equivalent("MinibatchRows", name) if isinstance(name, str) else ""
+            raise KeyError(f"{name!r}{hint or '; a column is one of ' + ', '.join(self.keys())}")
         return getattr(self, name)
 
     def __iter__(self) -> Iterator[str]:
@@ -56,7 +56,7 @@ class MinibatchRows(Answering):
         return len(next(iter(self.returns.values())) if isinstance(self.returns, dict) else self.returns)
 
     def map(self, f: Callable[[np.ndarray], PyTree]) -> MinibatchRows:
-        """`f` of every array."""
+        """Apply `f` to every array."""
         return MinibatchRows(
             **{x.name: map_tree(lambda _, array: f(array), getattr(self, x.name)) for x in fields(self)}
         )

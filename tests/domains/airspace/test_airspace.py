@@ -14,10 +14,11 @@ from regimen.config.layers import build_config, from_dict, to_dict
 from regimen.domains.airspace import ONLY_CLEAN, dynamics, observe, pairs, policies
 from regimen.domains.airspace import reward as rewards
 from regimen.domains.airspace.aircraft import KT, TYPES
-from regimen.domains.airspace.env import METRICS, Airspace
+from regimen.domains.airspace.env import Airspace
 from regimen.domains.airspace.files import NAMES, load
 from regimen.domains.airspace.generator import jitter
 from regimen.domains.airspace.geodesy import Center, convergence, from_latlon, haversine, to_latlon
+from regimen.domains.airspace.metrics import METRICS
 from regimen.domains.airspace.reward import team_potential
 from regimen.envs import registry
 from regimen.errors import ConfigError
@@ -426,6 +427,12 @@ def test_interventions_are_commands_that_are_not_zero():
     found, state = decide(Airspace(scenario="head_on"), scenario, 7, asked)
     assert state.reached.tolist() == [True, False] and int(state.reached_step[0]) <= 5
     assert found["interventions"] == [0.0, 1.0, 2.0, 0.0, 0.0, 0.0, 0.0]
+
+
+def test_metrics_are_words_that_differ():
+    """Tables and charts showed `first_los`, `los_steps` and `path_ratio`, and two metrics called conflicts."""
+    labels = [metric.label for name, metric in METRICS.items() if name != "success"]
+    assert all(label and "_" not in label for label in labels) and len(labels) == len(set(labels))
 
 
 @pytest.mark.parametrize("form", ["clean", "compat"])

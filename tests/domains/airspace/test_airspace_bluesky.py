@@ -31,12 +31,13 @@ def test_seeds_start_as_the_episodes_of_a_native_evaluation():
         assert words[0] == words[1]
 
 
-@pytest.fixture
-def pair():
+@pytest.fixture(params=[False, True], ids=["level", "vertical"])
+def pair(request):
     """A scenario in BlueSky and natively, from the same start."""
     pytest.importorskip("pettingzoo")
-    real = bluesky.make("cross_4all")(**JITTER)
-    home = ParallelNative(Airspace(scenario="cross_4all", **JITTER))
+    fields = JITTER | {"vertical": request.param}
+    real = bluesky.make("cross_4all")(**fields)
+    home = ParallelNative(Airspace(scenario="cross_4all", **fields))
     yield real, home
     real.close()
 
@@ -50,14 +51,17 @@ def test_open_loop_flight_is_the_same(pair):
     first, _, _ = home.begin(bluesky.Fixed(np.asarray(jax.random.key_data(bluesky.start_key(3)))))
     home.agents = list(home.possible_agents)
     assert np.allclose(np.stack([obs[agent] for agent in real.agents]), first)
-    rng = np.random.default_rng(0)
+    rng, shape = np.random.default_rng(0), real.native.action_space.shape
     while real.agents:
-        actions = {agent: rng.uniform(-1, 1, 2).astype(np.float32) for agent in real.agents}
+        actions = {agent: rng.uniform(-1, 1, shape).astype(np.float32) for agent in real.agents}
         one, other = real.step(actions), home.step(actions)
         a, b = jax.device_get(real.native_state), jax.device_get(home.native_state)
         assert np.hypot(a.north - b.north, a.east - b.east).max() < 0.02
         assert np.abs(a.cas - b.cas).max() < 0.02
         assert np.abs(a.min_sep - b.min_sep).max() < 0.02
+        if a.level:
+            assert np.abs(a.level.altitude - b.level.altitude).max() < 0.01
+            assert np.abs(a.level.rate - b.level.rate).max() < 0.01
         assert real.agents == home.agents
         for agent in real.agents:
             assert np.abs(one[0][agent] - other[0][agent]).max() < 0.02

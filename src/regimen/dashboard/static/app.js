@@ -112,7 +112,9 @@ function section({ folder, ids, runs, all }) {
     changed();
   };
   const button = runs.length > 1 && h("button", { onclick: toggle, "aria-label": `${all ? "Take out" : "Overlay"} all runs of ${folder}` }, all ? "none" : "all");
-  const head = folder && runs.length > 0 && h("div", { class: "group-head" }, h("b", { title: folder }, folder), button);
+  const cut = folder.lastIndexOf("/") + 1; // trials of a sweep differ in the end of their name, which stays in sight
+  const name = h("b", { title: folder }, cut > 0 && h("span", {}, folder.slice(0, cut)), h("span", {}, folder.slice(cut)));
+  const head = folder && runs.length > 0 && h("div", { class: "group-head" }, name, button);
   return h("div", { class: "group", role: "group", "aria-label": folder || "Runs" }, head, ...ids.map((id) => rows.get(id).element));
 }
 

@@ -32,7 +32,8 @@ function smoothed(x, y, share, span) {
 function around(low, high) {
   if (low === null || !Number.isFinite(low)) return [0, 1];
   if (!(high - low > 1e-9 * Math.max(Math.abs(low), Math.abs(high)))) {
-    const room = Math.abs(low) * 0.05 || 0.5;
+    if (low === 0 && high === 0) return [0, 1]; // a rate of nothing, or losses that are none
+    const room = Math.abs(low) * 0.05;
     return [low - room, high + room];
   }
   const room = (high - low) * 0.06;
@@ -92,8 +93,7 @@ export class Chart {
     const key = JSON.stringify(named.map((s) => [s.label, s.colour, s.dash]));
     if (key !== this.legendKey) {
       this.legendKey = key;
-      const start = shared(named.map((s) => s.label));
-      this.legend.replaceChildren(...named.map((s) => h("li", { title: s.label }, swatch(s), h("span", {}, s.label.slice(start)))));
+      this.legend.replaceChildren(...named.map((s) => h("li", { title: s.label }, swatch(s), h("span", {}, s.label))));
       this.legend.classList.toggle("many", named.length > 4);
     }
     const latest = entries.slice(0, 4).map((s) => `${s.label}: ${number(s.y[s.y.length - 1])}`).join(", ");
@@ -303,15 +303,6 @@ export class Chart {
     u.setCursor({ left: u.valToPos(x, "x"), top: u.over.clientHeight / 2 }, true, true);
     this.events.say?.(this.text);
   }
-}
-
-/** How many letters up to a slash several names begin with alike: the folder of the runs, which a legend need not repeat. */
-function shared(names) {
-  if (names.length < 2) return 0;
-  const [first] = names;
-  let end = 0;
-  while (end < first.length && names.every((name) => name[end] === first[end])) end++;
-  return first.lastIndexOf("/", end - 1) + 1;
 }
 
 function swatch(s) {

@@ -199,12 +199,12 @@ export class Curves {
     const shown = one ? [ids.includes(focus) ? focus : ids[0]].filter(Boolean) : ids;
     const note = one && shown.length && selected.length > 1 ? runs.get(shown[0])?.name : spec.note;
     if (spec.how === "stack") return chart.show(shown.length ? this.stack(shown[0], spec) : [], note);
-    const series = [], legend = [], metrics = new Map();
-    for (const id of shown) {
+    const series = [], legend = [], metrics = new Map(), called = tails(shown.map((id) => runs.get(id)?.name ?? id));
+    for (const [k, id] of shown.entries()) {
       const lines = this.data[id].lines;
       const names = Object.keys(lines).filter((name) => spec.of(name) && lines[name].x.length);
       if (spec.how === "one") byComponent(names, lines);
-      const run = runs.get(id)?.name ?? id;
+      const run = called[k];
       const hue = colour("c" + this.state.slots.get(id));
       if (spec.how === "interval") series.push(...interval(lines, run, hue));
       else if (spec.how === "average") series.push(...average(lines, run, hue));
@@ -216,7 +216,7 @@ export class Curves {
       });
     }
     if (metrics.size) { // runs by colour, metrics by dashes: a legend of both, not of every pair
-      for (const id of shown) legend.push({ label: runs.get(id)?.name ?? id, colour: colour("c" + this.state.slots.get(id)) });
+      for (const [k, id] of shown.entries()) legend.push({ label: called[k], colour: colour("c" + this.state.slots.get(id)) });
       for (const [i, label] of metrics) legend.push({ label, colour: colour("ink"), dash: dash(i) });
     }
     chart.show(series, note ?? "", legend.length ? legend : undefined);
@@ -262,4 +262,13 @@ function average(lines, run, hue) {
   if (!raw?.x.length) return [];
   if (!ma || ma.x.length !== raw.x.length) return [{ label: run, colour: hue, ...raw }];
   return [{ label: run, colour: hue, x: ma.x, y: ma.y, raw: raw.y, low: raw.low, high: raw.high, n: raw.n }];
+}
+
+/** The ends of paths, with as many folders as it takes for all to differ: what a legend calls several runs. */
+function tails(names) {
+  const parts = names.map((name) => name.split("/"));
+  for (let n = 1; ; n++) {
+    const ends = parts.map((part) => part.slice(-n).join("/"));
+    if (new Set(ends).size === new Set(names).size) return ends;
+  }
 }

@@ -1,8 +1,8 @@
 """The airspace flown by BlueSky (TU Delft's open air traffic simulator): `bluesky:SCENARIO`, extra `bluesky`.
 
 Spaces, rewards, metrics and observations are those of `airspace/SCENARIO`, computed by the same code (`Airspace.plan`,
-`Airspace.settle`); only the ten seconds between two decisions are flown by BlueSky, whose aircraft take HDG and SPD
-commands. Its simulator is one for the whole process.
+`Airspace.settle`); only the ten seconds between two decisions are flown by BlueSky, whose aircraft take HDG, SPD
+and ALT commands. Its simulator is one for the whole process.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from regimen.domains.airspace.dynamics import DECISION, HOUR, Motion, wrap
 from regimen.domains.airspace.env import CAPTURE, Airspace
 from regimen.domains.airspace.geodesy import from_latlon, to_latlon
 from regimen.domains.airspace.state import AirspaceState, Decision, Plan
+from regimen.domains.airspace.vertical import MINUTE, Level
 from regimen.envs.adapters.compiled import mask_of
 from regimen.envs.adapters.pettingzoo import ParallelNative, require_pettingzoo
 from regimen.envs.protocol import alive_in
@@ -70,6 +71,7 @@ def started() -> Any:
         import bluesky  # pyright: ignore[reportMissingImports]  # an extra that the lock leaves out
 
         bluesky.init(mode="sim", detached=True, workdir=folder)
+        bluesky.navdb.reset = lambda: None  # a third of the time of an episode: nothing here changes what it would read
     os.chdir(here)
     return bluesky
 
@@ -158,6 +160,8 @@ class BlueSky(ParallelNative):
         for i in self.flying[np.asarray(plan.steered)[self.flying]]:
             simulator.stack.stack(f"HDG AC{i + 1} {plan.target[i, 0]:.6f}")
             simulator.stack.stack(f"SPD AC{i + 1} {plan.target[i, 1]:.6f}")
+            if isinstance(plan.level, Level):
+                simulator.stack.stack(f"ALT AC{i + 1} {plan.level.target[i]:.3f}")
         index = [traf.id2idx(f"AC{i + 1}") for i in self.flying]
         north, east = np.array(state.north, np.float64), np.array(state.east, np.float64)
         captured, left = np.zeros(n, bool), np.zeros(n)
@@ -174,6 +178,11 @@ class BlueSky(ParallelNative):
                 continue
             counted = present if stays else present & ~(np.asarray(state.reached) | captured)
             gaps = (north[:, None] - north) ** 2 + (east[:, None] - east) ** 2
+            if isinstance(plan.level, Level):
+                height = np.array(plan.level.altitude, np.float64)
+                height[self.flying] = traf.alt[index] / FEET
+                over = np.abs(height[:, None] - height) >= env.separation_ft  # type: ignore[attr-defined]
+                gaps = np.where(over, np.inf, gaps)
             apart = np.where(counted[:, None] & counted & ~np.eye(n, dtype=bool), gaps, np.inf)
             squared = np.minimum(squared, apart)
             now = np.hypot(north - scenario.waypoint[:, 0], east - scenario.waypoint[:, 1])
@@ -184,7 +193,12 @@ class BlueSky(ParallelNative):
         left[self.flying] = np.asarray(wrap(state.heading + plan.turn - heading))[self.flying]
         still = np.zeros(n)
         motion = Motion(*map(single, (north, east, tas, left, still, still, path)))
-        return Decision(motion, single(squared), jnp.asarray(captured), single(away), single(flown))
+        level = plan.level
+        if isinstance(level, Level):
+            altitude, rate = np.array(level.altitude, np.float64), np.array(level.rate, np.float64)
+            altitude[self.flying], rate[self.flying] = traf.alt[index] / FEET, traf.vs[index] / FEET * MINUTE
+            level = level._replace(altitude=single(altitude), rate=single(rate))
+        return Decision(motion, single(squared), jnp.asarray(captured), single(away), single(flown), level)
 
     def close(self) -> None:
         Simulator.release(self)

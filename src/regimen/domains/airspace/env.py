@@ -12,31 +12,19 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from regimen.domains.airspace import ONLY_CLEAN, dynamics, generator, observe, pairs, policies
+from regimen.domains.airspace import dynamics, generator, metrics, observe, pairs, policies, vertical
 from regimen.domains.airspace import reward as rewards
 from regimen.domains.airspace.files import MAX_DELAY, NAMES, ScenarioFile, load
+from regimen.domains.airspace.refusals import refuse
 from regimen.domains.airspace.state import AirspaceState, Decision, Plan, Scenario, stack
 from regimen.envs.metric import Metric
 from regimen.envs.protocol import NativeEnv, native_env
-from regimen.errors import ConfigError, nearest
 from regimen.types import Array, PyTree, TimeStep
 
-FORMS = {"observation": ("clean", "compat", "set"), "reward": ("clean", "compat")}
 CAPTURE = 1.0  # NM
 PREROLL = 2  # s that `compat` flies before the first observation
 RECORDED = ("north", "east", "heading", "tas", "cas", "ground", "command", "action", "reached", "min_sep")
 RECORDED += ("waypoint_distance", "flown", "parts")
-METRICS = {
-    "min_separation": Metric("min", "higher", label="least separation"),
-    "los": Metric("max", "lower", "rate", violation=True, label="conflicts"),
-    "los_steps": Metric("sum", "lower", "count"),
-    "conflicts": Metric("sum", "lower", "count", label="conflicts"),
-    "reached": Metric("last", "higher", "rate"),
-    "success": Metric("last", "higher", "rate"),
-    "first_los": Metric("last"),
-    "path_ratio": Metric("last", "lower"),
-    "interventions": Metric("sum", "lower", "count"),
-}
 
 
 @native_env
@@ -52,6 +40,8 @@ class Airspace(NativeEnv):
     """clean, or compat, under whose rules finished aircraft fly on and everything is checked only every 10 s."""
     neighbors: int = 3
     """How many other aircraft an aircraft observes: the most threatening ones (compat: the nearest)."""
+    observation_range: float = 1000.0
+    """set: others that are farther away than this, NM, are not observed."""
     max_episode_steps: int = 150
     """Decisions of 10 s before an episode is cut short."""
     fly_on: bool = False
@@ -62,6 +52,14 @@ class Airspace(NativeEnv):
     """Decisions between an action and its command, in addition to the delay of the scenario."""
     separation_nm: float = 5.0
     """NM that aircraft must stay apart: below it separation is lost."""
+    vertical: bool = False
+    """Let aircraft climb and descend: a third number of each action; `separation_ft` is then enough."""
+    separation_ft: float = 1000.0
+    """vertical: ft of altitude that keep two apart however close they are otherwise."""
+    level_band: float = 2000.0
+    """vertical: how far an aircraft may be above or below the altitude at which it started, ft."""
+    level_cost: float = 0.05
+    """vertical: paid per decision and 1,000 ft away from the altitude at which it started."""
     collision_nm: float = 3.0
     """NM below which the tables of episodes report a collision; the reward does not use it."""
     aircraft: int = 4
@@ -117,53 +115,12 @@ class Airspace(NativeEnv):
     team_weight: float = 2.0
     """team: scale of the shaping, minus the danger of all own pairs."""
 
-    reward_components = rewards.COMPONENTS
     baselines: ClassVar = {"no_op": policies.no_op, "waypoint": policies.waypoint, "mvp": policies.mvp}
     render_fps = 8
     legend = "Circles that touch: at the minimum; red: below it. Line: a minute of flight. Small ring: a waypoint."
 
     def __post_init__(self):
-        for name, forms in FORMS.items():
-            if (value := getattr(self, name)) not in forms:
-                raise ConfigError(f"env.{name}: '{value}' is not one of {', '.join(forms)}{nearest(value, forms)}")
-        if self.family not in (families := ("any", *generator.FAMILIES, "sector")):
-            raise ConfigError(f"env.family: '{self.family}'{nearest(self.family, families)}")
-        if self.aircraft < 2:
-            raise ConfigError(f"env.aircraft: {self.aircraft} is out of range; it must be at least 2")
-        if self.aircraft > generator.FEW and self.family in generator.FAMILIES:
-            raise ConfigError(
-                f"env.family: a {self.family} has at most {generator.FEW} aircraft, not env.aircraft {self.aircraft}; "
-                "take sector, or any"
-            )
-        if not 2 <= self.min_aircraft <= self.aircraft:
-            raise ConfigError(f"env.min_aircraft: {self.min_aircraft} is out of range; it must be 2 to env.aircraft")
-        if self.neighbors < 1:
-            raise ConfigError(f"env.neighbors: {self.neighbors} is out of range; it must be at least 1")
-        if self.observation == "set" and self.neighbors != type(self).neighbors:
-            raise ConfigError("env.neighbors: without effect with env.observation set, which shows all others")
-        if not 0 <= self.action_delay <= MAX_DELAY:
-            raise ConfigError(f"env.action_delay: {self.action_delay} is out of range; it must be 0 to {MAX_DELAY}")
-        for name in ONLY_CLEAN if self.reward == "compat" else ():
-            value = getattr(self, name)
-            if isinstance(value, (int, float)) and value != type(self).__dataclass_fields__[name].default:
-                raise ConfigError(
-                    f"env.{name}: {value:g} has no effect with env.reward compat, whose amounts are its own; leave it "
-                    "out, or use env.reward clean"
-                )
-        self.refuse_distances()
-        if self.scenario not in ("mixed", "random"):
-            load(self.scenario)
-
-    def refuse_distances(self) -> None:
-        """Raise an error about distances that cannot be; they may also be data of a compiled program."""
-        if not all(isinstance(value, (int, float)) for value in (self.separation_nm, self.collision_nm)):
-            return
-        if self.separation_nm <= 0:
-            raise ConfigError(f"env.separation_nm: {self.separation_nm:g} is out of range; it must be above 0")
-        if not 0 <= self.collision_nm <= self.separation_nm:
-            raise ConfigError(
-                f"env.collision_nm: {self.collision_nm:g} is out of range; it must be 0 to env.separation_nm"
-            )
+        refuse(self)
 
     @property
     def file(self) -> ScenarioFile | None:
@@ -180,7 +137,8 @@ class Airspace(NativeEnv):
     @property
     def metric_reductions(self) -> dict[str, Metric]:  # type: ignore[override]
         names = [f"reached_step_{i + 1}" for i in range(len(self.agents))]
-        return METRICS | dict.fromkeys(names if len(names) <= generator.FEW else (), Metric("last"))
+        more = metrics.VERTICAL if self.vertical else {}
+        return metrics.METRICS | more | dict.fromkeys(names if len(names) <= generator.FEW else (), Metric("last"))
 
     @property
     def observation_space(self) -> spaces.Space:
@@ -188,7 +146,11 @@ class Airspace(NativeEnv):
 
     @property
     def action_space(self) -> spaces.Box:
-        return spaces.Box(-1.0, 1.0, (2,), np.float32)
+        return spaces.Box(-1.0, 1.0, (3 if self.vertical else 2,), np.float32)
+
+    @property
+    def reward_components(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*rewards.COMPONENTS, "level") if self.vertical else rewards.COMPONENTS
 
     def alive(self, state: AirspaceState) -> Array:
         """Aircraft of the problem: all present in compat, those that still fly to their waypoint in clean."""
@@ -205,19 +167,18 @@ class Airspace(NativeEnv):
     def draw(self, key: Array) -> Scenario:
         """What an episode starts from."""
         key_scenario, key_jitter, key_wind = jax.random.split(key, 3)
-        if self.scenario == "random":
-            scenario = generator.draw(self, key_scenario)
-        elif self.scenario == "mixed":
-            index = jax.random.randint(key_scenario, (), 0, len(NAMES))
-            scenario = jax.tree.map(lambda x: x[index], stack([load(name).arrays(4) for name in NAMES]))
-        else:
-            scenario = jax.tree.map(jnp.asarray, load(self.scenario).arrays())
         jitter = (self.position_jitter, self.heading_jitter, self.speed_jitter)
-        scenario = generator.jitter(key_jitter, scenario, *jitter)
-        direction, strength = jax.random.uniform(key_wind, (2,))
-        angle = 2 * jnp.pi * direction
-        wind = self.wind * strength * jnp.stack([jnp.cos(angle), jnp.sin(angle)])
-        return scenario.replace(wind=scenario.wind + wind)
+        scenario = generator.jitter(key_jitter, self.choose(key_scenario), *jitter)
+        return scenario.replace(wind=scenario.wind + generator.wind(key_wind, self.wind))
+
+    def choose(self, key: Array) -> Scenario:
+        """The scenario of an episode, before its start is perturbed."""
+        if self.scenario == "random":
+            return generator.draw(self, key)
+        if self.scenario != "mixed":
+            return jax.tree.map(jnp.asarray, load(self.scenario).arrays())
+        index = jax.random.randint(key, (), 0, len(NAMES))
+        return jax.tree.map(lambda x: x[index], stack([load(name).arrays(4) for name in NAMES]))
 
     def start(self, scenario: Scenario) -> tuple[AirspaceState, PyTree]:
         """The first state and observation of a scenario."""
@@ -234,8 +195,8 @@ class Airspace(NativeEnv):
             for _ in range(PREROLL):
                 motion = dynamics.second(motion, tas, scenario.kind, scenario.wind)
             north, east, flown = motion.north, motion.east, motion.flown
-        away = distance(north, east, scenario.waypoint)
-        zero, nothing = jnp.zeros((), jnp.int32), jnp.zeros((n, 2))
+        away = pairs.distance(north, east, scenario.waypoint)
+        zero, nothing = jnp.zeros((), jnp.int32), jnp.zeros((n, *self.action_space.shape))
         state = AirspaceState(
             scenario=scenario,
             north=north,
@@ -246,7 +207,7 @@ class Airspace(NativeEnv):
             ground=dynamics.velocity(heading, tas, east, scenario.wind, scenario.convergence),
             target=jnp.stack([heading, cas], axis=-1),
             air=air,
-            queue=jnp.zeros((MAX_DELAY, n, 2)),
+            queue=jnp.zeros((MAX_DELAY, *nothing.shape)),
             reached=jnp.zeros(n, bool),
             reached_step=jnp.full(n, -1, jnp.int32),
             violating=jnp.zeros(n, bool),
@@ -262,9 +223,12 @@ class Airspace(NativeEnv):
             team=jnp.zeros(2),
             drift=jnp.zeros(n),
             first_los=zero - 1,
-            parts=jnp.zeros((n, len(rewards.COMPONENTS))),
+            parts=jnp.zeros((n, len(self.reward_components))),
+            level=vertical.begin(scenario.altitude) if self.vertical else (),
         )
         separation = pairs.separation(pairs.park(north, scenario.present), east)
+        if self.vertical:
+            separation = jnp.where(vertical.separated(scenario.altitude, self.separation_ft), jnp.inf, separation)
         near = pairs.nearest(separation)
         team = jnp.stack([rewards.team_potential(separation, scenario.present, self.separation_nm), jnp.zeros(())])
         state = state.replace(min_sep=near, team=team)
@@ -279,7 +243,8 @@ class Airspace(NativeEnv):
         """All pairs of a state, where they are observed or paid for."""
         if self.observation == "compat" and self.reward == "compat":
             return None
-        return pairs.relate(state.north, state.east, state.ground, self.counts(state))
+        level = (state.level.altitude, state.level.rate) if isinstance(state.level, vertical.Level) else None
+        return pairs.relate(state.north, state.east, state.ground, self.counts(state), level, self.separation_ft)
 
     def observe(self, state: AirspaceState, all_pairs: pairs.PairTable | None, progress: Array, safety: Array):
         """[N, ...]; `progress` and `safety` are the changes that the compat observation shows."""
@@ -289,7 +254,7 @@ class Airspace(NativeEnv):
 
     def step(self, key: Array, state: AirspaceState, action: Array):
         plan = self.plan(state, action)
-        return self.settle(state, plan, self.fly(state, plan.turn, dynamics.to_tas(plan.target[:, 1], state.air)))
+        return self.settle(state, plan, self.fly(state, plan))
 
     def plan(self, state: AirspaceState, action: Array) -> Plan:
         """What an action commands in a state."""
@@ -297,14 +262,22 @@ class Airspace(NativeEnv):
         steered = scenario.present & ~state.reached
         action = jnp.clip(action, -1.0, 1.0)
         if self.snap:
-            action = jnp.where(dynamics.command(action) == 0.0, 0.0, action)
+            action = jnp.where(self.change(action) == 0.0, 0.0, action)
         applied, queue = dynamics.delay(action, state.queue, scenario.delay + self.action_delay)
-        change = jnp.where(steered[:, None], dynamics.command(applied), 0.0)
+        change = jnp.where(steered[:, None], self.change(applied), 0.0)
 
         aim = dynamics.aim(state.heading, state.cas, change, scenario.kind, scenario.speed_bounds)
         target = jnp.where(steered[:, None], aim, state.target)
         turn = jnp.where(steered, change[:, 0], dynamics.wrap(state.target[:, 0] - state.heading))
-        return Plan(action, applied, queue, steered, change, target, turn)
+        level = state.level
+        if isinstance(level, vertical.Level):
+            level = vertical.aim(level, change[:, 2], self.level_band)
+        return Plan(action, applied, queue, steered, change, target, turn, level)
+
+    def change(self, action: Array) -> Array:
+        """What an action changes of heading (deg), speed (kt) and, where there is one, altitude (ft)."""
+        change = dynamics.command(action[:, :2])
+        return jnp.column_stack([change, vertical.command(action[:, 2])]) if self.vertical else change
 
     def settle(self, state: AirspaceState, plan: Plan, end: Decision) -> tuple[AirspaceState, TimeStep]:
         """What a decision that was flown to its `end`, here or in another simulator, has led to."""
@@ -318,6 +291,7 @@ class Airspace(NativeEnv):
         near = pairs.nearest(separation)
         lost = separation < self.separation_nm
         newly, now = reached & ~state.reached, state.time + 1
+        air = dynamics.air(end.level.altitude) if isinstance(end.level, vertical.Level) else state.air
         any_lost = jnp.any(lost)
 
         after = state.replace(
@@ -325,9 +299,11 @@ class Airspace(NativeEnv):
             east=motion.east,
             heading=heading,
             tas=motion.tas,
-            cas=dynamics.to_cas(motion.tas, state.air),
+            cas=dynamics.to_cas(motion.tas, air),
             ground=dynamics.velocity(heading, motion.tas, motion.east, scenario.wind, scenario.convergence),
             target=plan.target,
+            air=air,
+            level=end.level,
             queue=plan.queue,
             reached=reached,
             reached_step=jnp.where(newly, now, state.reached_step),
@@ -354,24 +330,28 @@ class Airspace(NativeEnv):
             shaping = rewards.shaped(
                 self.gamma, -self.team_weight * state.danger, -self.team_weight * after.danger, newly
             )
-            parts = rewards.clean(self, alive, progress, near, state.violating, plan.action, newly, shaping)
+            level = after.level
+            off_level = jnp.abs(level.altitude - level.start) if isinstance(level, vertical.Level) else None
+            parts = rewards.clean(self, alive, progress, near, state.violating, plan.action, newly, shaping, off_level)
             terminated = newly
         after = after.replace(parts=parts)
         obs = self.observe(after, all_pairs, progress, near - state.min_sep)
-        metrics = self.measure(state, after, separation, alive)
-        return after, TimeStep(obs, parts, terminated, metrics=metrics)
+        figures = metrics.measure(self, state, after, separation, alive)
+        return after, TimeStep(obs, parts, terminated, metrics=figures)
 
-    def fly(self, state: AirspaceState, turn: Array, target: Array) -> Decision:
+    def fly(self, state: AirspaceState, plan: Plan) -> Decision:
         """The seconds of one decision. In `clean` separation and waypoints are checked each second, and an aircraft
         leaves in the second after it reached its waypoint; in `compat` only the last second matters."""
         scenario, compat = state.scenario, self.reward == "compat"
         present = scenario.present
-        n = present.shape[0]
+        n, cruise = present.shape[0], dynamics.to_tas(plan.target[:, 1], state.air)
 
         def check(now: Decision, motion: dynamics.Motion) -> Decision:
-            away = distance(motion.north, motion.east, scenario.waypoint)
+            away = pairs.distance(motion.north, motion.east, scenario.waypoint)
             counted = present if compat or self.fly_on else present & ~(state.reached | now.captured)
             squared = pairs.squared(pairs.park(motion.north, counted), motion.east)
+            if isinstance(now.level, vertical.Level):
+                squared = jnp.where(vertical.separated(now.level.altitude, self.separation_ft), jnp.inf, squared)
             if compat:
                 return Decision(motion, squared, present & (away <= CAPTURE), away, motion.flown)
             return Decision(
@@ -380,39 +360,22 @@ class Airspace(NativeEnv):
                 now.captured | (present & (away <= CAPTURE)),
                 jnp.where(now.captured, now.distance, away),
                 jnp.where(now.captured, now.flown, motion.flown),
+                now.level,
             )
 
         def second(now: Decision, _) -> tuple[Decision, None]:
+            target = cruise
+            if isinstance(now.level, vertical.Level):  # a calibrated airspeed is another true one higher up
+                target = dynamics.to_tas(plan.target[:, 1], dynamics.air(now.level.altitude))
+                now = now._replace(level=vertical.second(now.level))
             motion = dynamics.second(now.motion, target, scenario.kind, scenario.wind)
             return (now._replace(motion=motion) if compat else check(now, motion)), None
 
-        motion = dynamics.begin(state.north, state.east, state.heading, state.tas, turn, scenario.convergence)
+        motion = dynamics.begin(state.north, state.east, state.heading, state.tas, plan.turn, scenario.convergence)
         still = jnp.zeros_like(state.north)
-        start = Decision(motion, jnp.full((n, n), jnp.inf), jnp.zeros(n, bool), still, still)
+        start = Decision(motion, jnp.full((n, n), jnp.inf), jnp.zeros(n, bool), still, still, plan.level)
         end, _ = jax.lax.scan(second, start, None, length=dynamics.DECISION)
         return check(end, end.motion) if compat else end
-
-    def measure(self, state: AirspaceState, after: AirspaceState, separation: Array, alive: Array) -> dict[str, Array]:
-        present, scenario = after.scenario.present, after.scenario
-        number = jnp.maximum(jnp.sum(present), 1)
-        direct = distance(scenario.north, scenario.east, scenario.waypoint)
-        detour = (after.flown + after.remaining) / jnp.maximum(direct, 1.0)
-        lost = jnp.any(after.lost)
-        moved = jnp.any(after.command != 0.0, axis=-1) & alive
-        values = {
-            "min_separation": jnp.min(after.min_sep),
-            "los": lost,
-            "los_steps": lost,
-            "conflicts": jnp.sum(after.lost & ~state.lost) / 2,
-            "reached": jnp.sum(after.reached & present) / number,
-            "success": (after.first_los < 0) & jnp.all(after.reached | ~present),
-            "first_los": after.first_los,
-            "path_ratio": jnp.sum(jnp.where(present, detour, 0.0)) / number,
-            "interventions": jnp.sum(moved),
-        }
-        if len(self.agents) <= generator.FEW:
-            values |= {f"reached_step_{i + 1}": after.reached_step[i] for i in range(len(self.agents))}
-        return {name: jnp.asarray(value, jnp.float32) for name, value in values.items()}
 
     def recorded(self, state: AirspaceState) -> dict[str, Array]:
         """What a trajectory needs of a state."""
@@ -443,8 +406,3 @@ class Airspace(NativeEnv):
         from regimen.domains.airspace.render import draw
 
         return draw(self, state)
-
-
-def distance(north: Array, east: Array, waypoint: Array) -> Array:
-    dn, de = north - waypoint[:, 0], east - waypoint[:, 1]
-    return jnp.sqrt(dn * dn + de * de)

@@ -31,7 +31,7 @@ SHRINK = (1.0, 0.6, 0.3, 0.0)  # a jitter that brings starts too close is taken 
 
 
 class Routes(NamedTuple):
-    """Starts and goals, NM: [N] each."""
+    """Starts and goals of N aircraft, NM: [N] each."""
 
     north: Array
     east: Array
@@ -99,7 +99,7 @@ def along(north: Array, east: Array, angle: Array, back: Array, on: Array) -> Ro
 
 
 def groups(u: Array, place: Array, number: Array) -> tuple[Array, Array, Array]:
-    """One or two groups: (which one, -1 or 1; 0 when there is one; place in it; its size)."""
+    """Split aircraft into one or two groups: (which one, -1 or 1; 0 when there is one; place in it; its size)."""
     two = (u < 0.4) & (number > 2)
     side = jnp.where(two, 2.0 * (place % 2) - 1.0, 0.0)
     return side, jnp.where(two, place // 2, place), jnp.where(two, (number + 1) // 2, number)
@@ -202,6 +202,13 @@ def apart(north: Array, east: Array, present: Array) -> Array:
     for i in range(n):
         keep = admit(i, keep)
     return keep
+
+
+def wind(key: Array, strongest: Array | float) -> Array:
+    """A uniform wind of any direction and at most so strong, kt (north, east)."""
+    direction, strength = jax.random.uniform(key, (2,))
+    angle = 2 * jnp.pi * direction
+    return strongest * strength * jnp.stack([jnp.cos(angle), jnp.sin(angle)])
 
 
 def jitter(key: Array, scenario: Scenario, position: float, heading: float, speed: float) -> Scenario:

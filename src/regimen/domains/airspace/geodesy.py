@@ -18,7 +18,7 @@ class Center(NamedTuple):
 
 
 def from_latlon(center: Center, lat: float, lon: float) -> tuple[float, float]:
-    """(north, east) in NM."""
+    """Convert latitude and longitude to (north, east) in NM."""
     a, b, d = math.radians(center.lat), math.radians(lat), math.radians(lon - center.lon)
     x = math.cos(b) * math.sin(d)
     y = math.cos(a) * math.sin(b) - math.sin(a) * math.cos(b) * math.cos(d)
@@ -29,7 +29,7 @@ def from_latlon(center: Center, lat: float, lon: float) -> tuple[float, float]:
 
 
 def to_latlon(center: Center, north: float, east: float) -> tuple[float, float]:
-    """(lat, lon) in degrees."""
+    """Convert (north, east) in NM to (lat, lon) in degrees."""
     a, c = math.radians(center.lat), math.hypot(north, east) / RADIUS
     if c == 0.0:
         return center.lat, center.lon

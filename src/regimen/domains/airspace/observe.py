@@ -13,12 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from regimen.domains.airspace import dynamics, pairs
+from regimen.domains.airspace import dynamics, pairs, vertical
 from regimen.domains.airspace.aircraft import KT
 from regimen.domains.airspace.files import SEPARATION
 from regimen.domains.airspace.pairs import PairTable
 from regimen.domains.airspace.state import AirspaceState
-from regimen.types import Array, PyTree
+from regimen.types import Array, PyTree, Scalar
 
 if TYPE_CHECKING:
     from regimen.domains.airspace.env import Airspace
@@ -28,7 +28,10 @@ OWN = ("cos_waypoint", "sin_waypoint", "waypoint_near", "waypoint_far", "speed",
 OWN += ("slack", "rank", "danger", "finished")
 NEIGHBOUR = ("present", "cos_bearing", "sin_bearing", "range_near", "range_far", "v_ahead", "v_right", "closing")
 NEIGHBOUR += ("tcpa", "dcpa", "miss", "danger", "priority", "finished", "nearer", "cos_intent", "sin_intent")
+LEVEL_OWN = ("off_level", "rate")  # where aircraft climb and descend
+LEVEL_NEIGHBOUR = ("above", "rate_above", "apart")
 BOUND = 2.0
+ABOVE = 20.0  # NM that a pair seems further apart where it will be so in altitude, when threats are sorted
 COMPAT_LIMITS = (10.0, 1.0, 1.0, 1.0, 1.0)  # of the first five; then K * vx, K * vy, distance, K * x, K * y
 
 
@@ -47,20 +50,25 @@ class View(NamedTuple):
     kind: Array  # [N] int32, index into aircraft.TYPES
     speed_bounds: Array  # [2]
     convergence: Array  # deg per NM
+    altitude: Array  # [N] ft
+    rate: Array  # [N] ft/min
+    level: Array  # [N] ft, that it should be at
 
 
 def view_of(state: AirspaceState) -> View:
     """What an environment's state shows."""
     scenario = state.scenario
+    level = state.level or vertical.begin(scenario.altitude)
     return View(
         *(state.north, state.east, state.heading, state.tas, state.cas, state.ground),
         *(scenario.waypoint, state.reached, scenario.present, scenario.kind),
-        *(scenario.speed_bounds, scenario.convergence),
+        *(scenario.speed_bounds, scenario.convergence, level.altitude, level.rate, level.start),
     )
 
 
-def clean_size(k: int) -> int:
-    return len(OWN) + k * len(NEIGHBOUR)
+def widths(env: Airspace) -> tuple[int, int]:
+    """Values about an aircraft itself, and about each other one."""
+    return len(OWN) + len(LEVEL_OWN) * env.vertical, len(NEIGHBOUR) + len(LEVEL_NEIGHBOUR) * env.vertical
 
 
 def compat_high(k: int) -> list[float]:
@@ -71,8 +79,8 @@ def compat_high(k: int) -> list[float]:
 def space(env: Airspace) -> spaces.Space:
     """The observation space of an environment."""
     if env.observation == "set":
-        n = len(env.agents)
-        shapes = {"own": (len(OWN),), "others": (n, len(NEIGHBOUR))}
+        n, (about_own, about_other) = len(env.agents), widths(env)
+        shapes = {"own": (about_own,), "others": (n, about_other)}
         parts: dict[str, spaces.Space] = {"others_mask": spaces.MultiBinary(n)}
         for name, shape in shapes.items():
             parts[name] = spaces.Box(-BOUND, BOUND, shape, np.float32)
@@ -80,11 +88,12 @@ def space(env: Airspace) -> spaces.Space:
     if env.observation == "compat":
         high = np.array(compat_high(env.neighbors), np.float32)
         return spaces.Box(-high, high, dtype=np.float32)
-    return spaces.Box(-BOUND, BOUND, (clean_size(env.neighbors),), np.float32)
+    about_own, about_other = widths(env)
+    return spaces.Box(-BOUND, BOUND, (about_own + env.neighbors * about_other,), np.float32)
 
 
 def soft(x: Array, scale: float) -> Array:
-    """To -1..1, linear near zero: cheaper than tanh."""
+    """Squash values to -1..1, linear near zero: cheaper than tanh."""
     return x / (jnp.abs(x) + scale)
 
 
@@ -102,26 +111,33 @@ def show(env: Airspace, view: View, all_pairs: PairTable | None, time_left: Arra
     if env.observation == "compat":
         return jnp.where(view.present[:, None], compat(view, change, env.neighbors), 0.0)
     assert all_pairs is not None
-    own, frame, turned = own_values(view, all_pairs, time_left)
+    ego, frame, turned = own_values(view, all_pairs, time_left)
+    feet = env.separation_ft if env.vertical else None
+    if env.vertical:
+        more = jnp.stack([(view.altitude - view.level) / vertical.SCALE, view.rate / vertical.RATE], axis=1)
+        ego = jnp.concatenate([ego, jnp.clip(more, -BOUND, BOUND)], axis=1)
     if env.observation == "set":
-        there = all_pairs.valid & view.present[:, None]
+        near = all_pairs.range <= env.observation_range
+        there = all_pairs.valid & near & view.present[:, None]
         return {
-            "own": jnp.where(view.present[:, None], own, 0.0),
-            "others": jnp.where(there[..., None], jnp.stack(others(frame, frame.rows(), turned), -1), 0.0),
+            "own": jnp.where(view.present[:, None], ego, 0.0),
+            "others": jnp.where(there[..., None], jnp.stack(others(frame, frame.rows(), turned, feet), -1), 0.0),
             "others_mask": there.astype(jnp.int8),
         }
     # What the chosen others are is picked first and their features computed for K of them only.
-    choice = pairs.order(all_pairs.dcpa + 0.25 * all_pairs.range, all_pairs.valid, env.neighbors)
+    threat = all_pairs.dcpa + 0.25 * all_pairs.range
+    threat = threat + ABOVE * (1 - all_pairs.close) if env.vertical else threat
+    choice = pairs.order(threat, all_pairs.valid, env.neighbors)
     present = jnp.any(choice, axis=-1)  # [N, K]
-    picks = Frame(*(pairs.pick(choice, x) for x in frame))
-    columns = [own, *(jnp.where(present, x, 0.0) for x in others(frame, picks, turned))]
+    picks = Movement(*(pairs.pick(choice, x) for x in frame))
+    columns = [ego, *(jnp.where(present, x, 0.0) for x in others(frame, picks, turned, feet))]
     return jnp.where(view.present[:, None], jnp.concatenate(columns, axis=1), 0.0)
 
 
 Turn = tuple[Array, Array]  # cosine and sine of each heading in the map
 
 
-class Frame(NamedTuple):
+class Movement(NamedTuple):
     """What each aircraft, or each that it sees, is doing: [N], or [N, K]."""
 
     north: Array
@@ -133,13 +149,15 @@ class Frame(NamedTuple):
     right: Array
     finished: Array
     index: Array
+    altitude: Array
+    rate: Array
 
-    def rows(self) -> Frame:
+    def rows(self) -> Movement:
         """All aircraft as those that each one sees: [1, N]."""
-        return Frame(*(x[None, :] for x in self))
+        return Movement(*(x[None, :] for x in self))
 
 
-def own_values(view: View, all_pairs: PairTable, time_left: Array) -> tuple[Array, Frame, Turn]:
+def own_values(view: View, all_pairs: PairTable, time_left: Array) -> tuple[Array, Movement, Turn]:
     """OWN [N, 12], in the frame of the own heading, and what others see. `rank` (by index) lets a shared deterministic
     policy tell twins apart."""
     finished = view.finished.astype(jnp.float32)
@@ -168,16 +186,17 @@ def own_values(view: View, all_pairs: PairTable, time_left: Array) -> tuple[Arra
         jnp.sum(all_pairs.danger, axis=-1),
         finished,
     ]
-    own = jnp.clip(jnp.stack(features, axis=1), -BOUND, BOUND)
-    return own, Frame(view.north, view.east, vn, ve, distance, ahead, right, finished, index), (c, s)
+    ego = jnp.clip(jnp.stack(features, axis=1), -BOUND, BOUND)
+    doing = (vn, ve, distance, ahead, right, finished, index, view.altitude, view.rate)
+    return ego, Movement(view.north, view.east, *doing), (c, s)
 
 
-def others(own: Frame, seen: Frame, turned: Turn) -> list[Array]:
+def others(ego: Movement, intruder: Movement, turned: Turn, feet: Scalar | None = None) -> list[Array]:
     """NEIGHBOUR of those seen [N, K], in the frame of the own heading. `miss` has the sign of the side on which the
-    other will pass; `priority` is by index, like `rank`."""
+    other will pass; `priority` is by index, like `rank`. LEVEL_NEIGHBOUR, too, where `feet` apart is enough."""
     c, s = turned[0][:, None], turned[1][:, None]
-    dn, de = seen.north - own.north[:, None], seen.east - own.east[:, None]
-    vn, ve = seen.vn - own.vn[:, None], seen.ve - own.ve[:, None]
+    dn, de = intruder.north - ego.north[:, None], intruder.east - ego.east[:, None]
+    vn, ve = intruder.vn - ego.vn[:, None], intruder.ve - ego.ve[:, None]
     near = pairs.approach(dn, de, vn, ve)
     reach = jnp.maximum(near.range, 1e-3)
     values = [
@@ -193,12 +212,16 @@ def others(own: Frame, seen: Frame, turned: Turn) -> list[Array]:
         (near.dcpa - SEPARATION) / SEPARATION,
         soft((dn * ve - de * vn) / (near.speed + 1.0), SEPARATION),
         near.danger,
-        jnp.where(seen.index < own.index[:, None], 1.0, -1.0),
-        seen.finished,
-        (own.distance[:, None] - seen.distance) / 10.0,
-        seen.ahead,
-        seen.right,
+        jnp.where(intruder.index < ego.index[:, None], 1.0, -1.0),
+        intruder.finished,
+        (ego.distance[:, None] - intruder.distance) / 10.0,
+        intruder.ahead,
+        intruder.right,
     ]
+    if feet is not None:
+        above, rate = intruder.altitude - ego.altitude[:, None], intruder.rate - ego.rate[:, None]
+        later = vertical.predicted(above, rate, near.tcpa)
+        values += [above / vertical.SCALE, rate / vertical.RATE, jnp.abs(later) / feet - 1]
     return [jnp.broadcast_to(jnp.clip(x, -BOUND, BOUND), reach.shape) for x in values]
 
 
@@ -236,7 +259,7 @@ def compat(view: View, change: Change, k: int) -> Array:
 
 
 def bearing(north: Array, east: Array, waypoint: Array, convergence: Array) -> Array:
-    """To the waypoint, deg from true north halfway there."""
+    """The bearing to the waypoint, deg from true north halfway there."""
     gap = waypoint - jnp.stack([north, east], axis=-1)
     middle = (east + waypoint[:, 1]) / 2
     return jnp.arctan2(gap[:, 1], gap[:, 0]) / dynamics.DEGREE + convergence * middle

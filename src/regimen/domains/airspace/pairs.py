@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
+from regimen.domains.airspace import vertical
 from regimen.domains.airspace.dynamics import HOUR
-from regimen.types import Array
+from regimen.types import Array, Scalar
 
 FAR = 200.0  # NM, the separation of an aircraft that is alone
 PARKED = 1e4  # NM, where aircraft that do not count are put, each elsewhere
@@ -17,6 +18,12 @@ def park(north: Array, counts: Array) -> Array:
     """Northings [..., N] with those that do not count far from everything, so that no pair needs a mask."""
     n = north.shape[-1]
     return jnp.where(counts, north, PARKED * (1.0 + jnp.arange(n, dtype=north.dtype)))
+
+
+def distance(north: Array, east: Array, waypoint: Array) -> Array:
+    """NM from each aircraft to its waypoint."""
+    dn, de = north - waypoint[:, 0], east - waypoint[:, 1]
+    return jnp.sqrt(dn * dn + de * de)
 
 
 def squared(north: Array, east: Array) -> Array:
@@ -62,20 +69,34 @@ class PairTable(NamedTuple):
     range: Array  # NM
     dcpa: Array  # NM
     danger: Array  # 0..1, zero where not valid
+    close: Array | float = 1.0  # 0..1, falls with the vertical distance at the closest approach
 
 
-def relate(north: Array, east: Array, ground: Array, counts: Array) -> PairTable:
-    """All pairs; `counts` [N] are the aircraft that others must stay away from."""
+def relate(
+    north: Array,
+    east: Array,
+    ground: Array,
+    counts: Array,
+    heights: tuple[Array, Array] | None = None,
+    feet: Scalar = 1.0,
+) -> PairTable:
+    """Relations of all pairs of aircraft; `counts` [N] are the aircraft that others must stay away from. With
+    `heights`, altitudes in ft and rates in ft/min, pairs that will be `feet` apart in altitude are less dangerous."""
     dn, de = north[None, :] - north[:, None], east[None, :] - east[:, None]
     vn = ground[None, :, 0] - ground[:, None, 0]
     ve = ground[None, :, 1] - ground[:, None, 1]
     near = approach(dn, de, vn, ve)
     valid = counts[None, :] & ~jnp.eye(north.shape[0], dtype=bool)
-    return PairTable(valid, near.range, near.dcpa, jnp.where(valid, near.danger, 0.0))
+    if heights is None:
+        return PairTable(valid, near.range, near.dcpa, jnp.where(valid, near.danger, 0.0))
+    above, rate = (x[None, :] - x[:, None] for x in heights)
+    close = vertical.closeness(vertical.predicted(above, rate, near.tcpa), feet)
+    return PairTable(valid, near.range, near.dcpa, jnp.where(valid, near.danger * close, 0.0), close)
 
 
 def order(key: Array, valid: Array, k: int) -> Array:
-    """One-hot [N, K, N]: which j is i's k-th by `key`, smallest first; all zero past the last valid one.
+    """The order of aircraft by a key, one-hot [N, K, N]: which j is i's k-th by `key`, smallest first; all zero past
+    the last valid one.
 
     Counting how many come before is faster than a sort for so few, and ties go to the lower index.
     """

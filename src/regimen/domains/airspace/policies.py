@@ -13,7 +13,7 @@ SOON = 40.0  # s, a closest approach is never taken to be nearer
 
 def no_op(env, key, state, obs) -> Array:
     """Fly straight on."""
-    return jnp.zeros((state.north.shape[0], 2))
+    return jnp.zeros_like(state.action)
 
 
 def waypoint(env, key, state, obs) -> Array:
@@ -24,7 +24,9 @@ def waypoint(env, key, state, obs) -> Array:
 def steer(state, heading: Array, cas: Array) -> Array:
     """The action that comes closest to a heading and a speed."""
     turn = dynamics.wrap(heading - state.heading) / TURN
-    return jnp.clip(jnp.stack([turn, (cas - state.cas) / CHANGE], axis=-1), -1.0, 1.0)
+    level = jnp.zeros((turn.shape[0], state.action.shape[1] - 2))
+    moves = jnp.stack([turn, (cas - state.cas) / CHANGE], axis=-1)
+    return jnp.concatenate([jnp.clip(moves, -1.0, 1.0), level], axis=-1)
 
 
 def mvp(env, key, state, obs) -> Array:

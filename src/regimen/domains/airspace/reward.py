@@ -10,12 +10,23 @@ from regimen.domains.airspace import dynamics, observe
 from regimen.domains.airspace.files import SEPARATION
 from regimen.domains.airspace.observe import NM
 from regimen.domains.airspace.state import AirspaceState
+from regimen.domains.airspace.vertical import SCALE
 from regimen.types import Array, Scalar
 
 if TYPE_CHECKING:
     from regimen.domains.airspace.env import Airspace
 
-COMPONENTS = ("progress", "drift", "violate_entry", "violate_step", "act_cost", "time", "reach", "terminal", "team")
+COMPONENTS: tuple[str, ...] = (
+    "progress",
+    "drift",
+    "violate_entry",
+    "violate_step",
+    "act_cost",
+    "time",
+    "reach",
+    "terminal",
+    "team",
+)
 
 
 def depth(separation: Array, edge: Scalar = SEPARATION) -> Array:
@@ -93,8 +104,10 @@ def clean(
     action: Array,
     reached: Array,
     shaping: Array,
+    off_level: Array | None = None,
 ) -> Array:
-    """[N, K]; only aircraft that still fly to their waypoint earn or pay."""
+    """The reward by aircraft and component [N, K]; only aircraft that still fly to their waypoint earn or pay.
+    `off_level` [N] is in ft."""
     lost = separation < env.separation_nm
     nothing = jnp.zeros_like(progress)
     parts = [
@@ -108,6 +121,8 @@ def clean(
         nothing,
         shaping,
     ]
+    if off_level is not None:
+        parts.append(-env.level_cost * off_level / SCALE)
     return jnp.where(alive[:, None], jnp.stack(parts, axis=-1), 0.0)
 
 

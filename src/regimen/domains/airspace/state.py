@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from regimen.domains.airspace import dynamics
+from regimen.domains.airspace.vertical import Level
 from regimen.types import Array, Record, pytree_dataclass
 
 
@@ -42,14 +43,14 @@ class AirspaceState(Record):
     ground: Array  # [N, 2] kt over the ground (north, east)
     target: Array  # [N, 2] commanded heading and CAS; what a finished aircraft goes on with
     air: Array  # [N, 2] pressure and density where it flies
-    queue: Array  # [MAX_DELAY, N, 2] actions not yet applied, the latest first
+    queue: Array  # [MAX_DELAY, N, W] actions not yet applied, the latest first; W is 3 where they climb, else 2
     reached: Array  # [N] bool
     reached_step: Array  # [N] int32, -1 until then
     violating: Array  # [N] bool
     lost: Array  # [N, N] bool, pairs in violation
     time: Array  # int32, decisions done
-    command: Array  # [N, 2] heading (deg) and speed (kt) change of the last decision
-    action: Array  # [N, 2] as given, clipped
+    command: Array  # [N, W] heading (deg), speed (kt) and altitude (ft) change of the last decision
+    action: Array  # [N, W] as given, clipped
     min_sep: Array  # [N] NM, smallest own separation within the last decision
     waypoint_distance: Array  # [N] NM
     remaining: Array  # [N] NM to the waypoint, or what was left of it when it was reached
@@ -59,18 +60,20 @@ class AirspaceState(Record):
     drift: Array  # [N] deg between heading and bearing of the waypoint
     first_los: Array  # int32, decision of the first loss of separation, -1 until then
     parts: Array  # [N, K] reward of the last decision
+    level: Level | tuple[()] = ()  # where aircraft climb and descend
 
 
 class Plan(NamedTuple):
     """What a decision commands."""
 
-    action: Array  # [N, 2] as given, clipped
-    applied: Array  # [N, 2] the action whose turn it is
-    queue: Array  # [MAX_DELAY, N, 2]
+    action: Array  # [N, W] as given, clipped
+    applied: Array  # [N, W] the action whose turn it is
+    queue: Array  # [MAX_DELAY, N, W]
     steered: Array  # [N] bool, who takes commands
-    change: Array  # [N, 2] deg and kt
+    change: Array  # [N, W] deg, kt and ft
     target: Array  # [N, 2] heading and CAS
     turn: Array  # [N] deg to the commanded heading, signed
+    level: Level | tuple[()] = ()
 
 
 class Decision(NamedTuple):
@@ -81,6 +84,7 @@ class Decision(NamedTuple):
     captured: Array  # [N] bool, within reach of its waypoint
     distance: Array  # [N] NM to the waypoint, at the end or when captured
     flown: Array  # [N] NM, until then
+    level: Level | tuple[()] = ()
 
 
 def stack(scenarios: list[Scenario]) -> Scenario:

@@ -18,9 +18,10 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from regimen.domains.airspace import aircraft, dynamics, observe, pairs
-from regimen.domains.airspace.env import Airspace, distance
+from regimen.domains.airspace import aircraft, dynamics, observe, pairs, vertical
+from regimen.domains.airspace.env import Airspace
 from regimen.domains.airspace.geodesy import Center, convergence, from_latlon
+from regimen.domains.airspace.pairs import distance
 from regimen.errors import ConfigError
 from regimen.policies.policy import Policy
 from regimen.types import Array, PyTree
@@ -39,8 +40,8 @@ def settings(like: Policy | Airspace | None) -> tuple[Airspace, int]:
     name = str(like.meta.get("env", ""))
     if name.partition("/")[0].partition(":")[0] not in (PREFIX, "bluesky"):
         raise ConfigError(f"like: this policy was trained on {name or 'another environment'}, not in the airspace")
-    own = {field.name for field in fields(Airspace)} - {"scenario", "aircraft", "min_aircraft"}
-    args = {key: value for key, value in like.meta.get("env_args", {}).items() if key in own}
+    names = {field.name for field in fields(Airspace)} - {"scenario", "aircraft", "min_aircraft"}
+    args = {key: value for key, value in like.meta.get("env_args", {}).items() if key in names}
     return Airspace(scenario="random", **args), len(like.agents)
 
 
@@ -57,6 +58,8 @@ def view(
     wind: Numbers = (0.0, 0.0),
     center: tuple[float, float] | None = None,
     room: int = 0,
+    rate: Numbers = 0.0,
+    level: Numbers | None = None,
 ) -> observe.View:
     """The aircraft in the map about `center`, followed by absent ones up to `room`."""
     lats, lons = np.atleast_1d(np.asarray(lat, np.float64)), np.atleast_1d(np.asarray(lon, np.float64))
@@ -86,7 +89,9 @@ def view(
     def padded(rows: np.ndarray) -> Array:
         return jnp.asarray(np.concatenate([rows, np.zeros((size - n, 2))]), jnp.float32)
 
-    place, air = padded(places), dynamics.air(jnp.asarray(each("altitude", altitude, fill=10_000.0), jnp.float32))
+    place, height = padded(places), jnp.asarray(each("altitude", altitude, fill=10_000.0), jnp.float32)
+    air = dynamics.air(height)
+    cleared = height if level is None else jnp.asarray(each("level", level, fill=10_000.0), jnp.float32)
     turned = jnp.asarray(each("heading", heading) % 360.0, jnp.float32)
     cas = jnp.asarray(each("speed", speed, fill=250.0), jnp.float32)
     tas, turning = dynamics.to_tas(cas, air), jnp.float32(convergence(middle))
@@ -104,6 +109,9 @@ def view(
         kind=jnp.asarray(index),
         speed_bounds=jnp.ones(2),
         convergence=turning,
+        altitude=height,
+        rate=jnp.asarray(each("rate", rate), jnp.float32),
+        level=cleared,
     )
 
 
@@ -125,7 +133,8 @@ def observation(env: Airspace, now: observe.View, before: observe.View | None, d
         near, nearer = (pairs.nearest(pairs.separation(pairs.park(x.north, x.present), x.east)) for x in (before, now))
         progress = distance(before.north, before.east, before.waypoint) - away
         change = observe.Change(away, jnp.where(decision > 1, progress, 0.0), nearer - near)
-    table = pairs.relate(now.north, now.east, now.ground, counts)
+    heights = (now.altitude, now.rate) if env.vertical else None
+    table = pairs.relate(now.north, now.east, now.ground, counts, heights, env.separation_ft)
     left = (env.max_episode_steps - decision).astype(jnp.float32)
     return observe.show(env, now, table, left, change)
 
@@ -145,6 +154,8 @@ def observe_traffic(
     like: Policy | Airspace | None = None,
     center: tuple[float, float] | None = None,
     before: tuple[Numbers, Numbers] | None = None,
+    rate: Numbers = 0.0,
+    level: Numbers | None = None,
 ) -> PyTree:
     """What each of N aircraft observes, for `policy.act_batch`: an array [N, D], or a dictionary for a set encoder.
 
@@ -162,6 +173,8 @@ def observe_traffic(
         like: the policy that will act, or an environment.
         center: the middle of the map; by default that of the aircraft.
         before: latitudes and longitudes one decision earlier, which only the `compat` observation needs.
+        rate: of climbs in ft/min, which only policies of `env.vertical` observe, as the next one.
+        level: the altitude that each should be at, in ft; by default the present one.
     """
     env, room = settings(like)
     if not 0 <= decision <= env.max_episode_steps:
@@ -177,7 +190,7 @@ def observe_traffic(
     if before is not None and not compat:
         raise ConfigError("before: the clean observation does not look back; leave it out")
     middle = center or (float(np.asarray(lat, np.float64).mean()), mean_longitude(np.asarray(lon, np.float64)))
-    rest = (heading, speed, waypoint, altitude, kind, finished, wind, middle, room)
+    rest = (heading, speed, waypoint, altitude, kind, finished, wind, middle, room, rate, level)
     now = view(env, lat, lon, *rest)
     earlier = None if before is None else view(env, *before, *rest)
     out = observation(env, now, earlier, jnp.int32(decision))
@@ -190,20 +203,39 @@ def commands(
     action: Numbers,
     *,
     kind: Kinds = "A320",
-) -> tuple[np.ndarray, np.ndarray]:
-    """The headings (deg, true) and speeds (kt CAS) that actions command: the way back from `observe`.
+    altitude: Numbers | None = None,
+    level: Numbers | None = None,
+    band: float = 2000.0,
+) -> tuple[np.ndarray, ...]:
+    """The headings (deg, true) and speeds (kt CAS) that actions command: the way back from `observe`. Of a policy of
+    `env.vertical` also the altitudes (ft), for which it has to know the present ones.
 
-    A change below 3 deg or 3 kt commands nothing, and a speed stays in the type's envelope.
+    A change below 3 deg, 3 kt or 50 ft commands nothing, and a speed stays in the type's envelope.
 
     Args:
         heading: the present true headings [N] in degrees.
         speed: the present calibrated air speeds [N] in kt.
-        action: what the policy decided [N, 2].
+        action: what the policy decided [N, 2], or [N, 3].
         kind: a type of aircraft, or one for each.
+        altitude: the present altitudes in ft.
+        level: the altitude that each should be at, in ft; by default the present one.
+        band: how far in ft a command may lead away from it (`env.level_band`).
     """
     headings, speeds = np.atleast_1d(np.asarray(heading, np.float32)), np.atleast_1d(np.asarray(speed, np.float32))
-    kinds = [kind] * len(headings) if isinstance(kind, str) else list(kind)
+    n, kinds = len(headings), [kind] * len(headings) if isinstance(kind, str) else list(kind)
     index = jnp.asarray([aircraft.index_of(x, "kind") for x in kinds], jnp.int32)
-    change = dynamics.command(jnp.clip(jnp.asarray(action, jnp.float32).reshape(len(headings), 2), -1.0, 1.0))
+    moves = jnp.clip(jnp.asarray(action, jnp.float32).reshape(n, -1), -1.0, 1.0)
+    if moves.shape[1] not in (2, 3):
+        raise ConfigError(f"action: shape {np.shape(action)} for {n} aircraft; it must be {(n, 2)} or {(n, 3)}")
+    if (moves.shape[1] == 3) != (altitude is not None):
+        raise ConfigError("altitude: given if and only if the policy climbs and descends (env.vertical)")
+    change = dynamics.command(moves[:, :2])
     aim = dynamics.aim(jnp.asarray(headings), jnp.asarray(speeds), change, index, jnp.ones(2))
-    return np.asarray(aim[:, 0]), np.asarray(aim[:, 1])
+    out = (np.asarray(aim[:, 0]), np.asarray(aim[:, 1]))
+    if altitude is None:
+        return out
+    now = jnp.broadcast_to(jnp.asarray(altitude, jnp.float32), (n,))
+    flying = vertical.begin(now)
+    if level is not None:
+        flying = flying._replace(start=jnp.broadcast_to(jnp.asarray(level, jnp.float32), (n,)))
+    return *out, np.asarray(vertical.aim(flying, vertical.command(moves[:, 2]), band).target)

@@ -332,7 +332,7 @@ class Durotaxis(NativeEnv):
         return jnp.where(number > self.max_nodes, crowded, jnp.where(number < 2, sparse, self.survival_reward))
 
     def node_penalty(self, graph: Graph, below: Array) -> Array:
-        """Summed over nodes."""
+        """The penalty of nodes, summed over them."""
         x, y, h = graph.x, graph.y, self.height
         each = self.left_penalty * (x < 0.1 * self.width)
         each = each + self.border_penalty * ((y < 0.1 * h) | (y > 0.9 * h))
@@ -350,7 +350,7 @@ class Durotaxis(NativeEnv):
         return jnp.stack([jnp.asarray(v, jnp.float32) for v in table])[outcome]
 
     def render(self, state: ColonyState) -> np.ndarray:
-        """[H, W, 3] uint8."""
+        """A picture of the colony [H, W, 3] uint8."""
         from regimen.domains.durotaxis.render import draw
 
         return draw(self, state)

@@ -77,7 +77,7 @@ def hull(graph: Graph) -> tuple[Array, Array]:
 
 
 def observe(env: Durotaxis, state: ColonyState) -> dict[str, Array]:
-    """The observation: of every node, of their graph and of the whole colony, all about one."""
+    """The observation: features of every node, of their graph and of the whole colony, all of about size one."""
     graph, colony, substrate, width, height = state.graph, state.colony, state.substrate, env.width, env.height
     capacity = graph.x.shape[-1]
     alive, x, y = graph.alive, graph.x, graph.y

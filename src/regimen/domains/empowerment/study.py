@@ -27,7 +27,7 @@ from regimen.policies.evaluate import interval
 from regimen.reports.figure import picture
 from regimen.reports.table import Table
 from regimen.runs.build import make_engine
-from regimen.runs.loop import Goal, Loop
+from regimen.runs.loop import Loop, LoopGoal
 from regimen.statistics import mean_interval
 
 Settings = Mapping[str, object]
@@ -241,7 +241,7 @@ def train(config: TrainConfig, seeds: Sequence[int], tick: Tick) -> list[Row]:
     engine: Any = make_engine(config, handle, seeds, lambda: False)
     assert config.rollout.steps is not None and config.total_steps is not None
     updates, loop = max(1, config.total_steps // config.rollout.steps), Loop(handle, engine, seeds)
-    loop.reach(lambda k: Goal(updates), lambda progress: tick(max(t.updates for t in loop.tallies) / updates))
+    loop.reach(lambda k: LoopGoal(updates), lambda progress: tick(max(t.updates for t in loop.tallies) / updates))
     c = config.algo
     assert isinstance(c, EmpowermentConfig)
     solution = validate.solution_of(handle.native, c, reach.LIMIT)

@@ -48,7 +48,7 @@ class Cluster:
         self.undo_printing: Callable[[], None] = lambda: None
 
     def start(self) -> str:
-        """Be connected; where to, in words."""
+        """Connect to the Ray cluster and return its address for the log."""
         import ray
 
         if ray.is_initialized():  # by the program around this run, which goes on using it

@@ -74,7 +74,7 @@ class WorkerHandle:
         return 0.0 if self.question is None else time.monotonic() - self.question_time
 
     def words(self) -> str:
-        """What it is waiting for or busy with."""
+        """What a worker is waiting for or busy with, in words."""
         what, env, seconds = self.status[:3]
         silent = self.silent
         seconds += time.monotonic() - self.answer_time
@@ -93,7 +93,7 @@ class WorkerHandle:
         return f"{busy.get(what, 'it has been waiting for the learner')} for {seconds:.0f} s"
 
     def row(self) -> WorkerRow:
-        """Its line of `workers.csv`."""
+        """The worker's line of `workers.csv`."""
         what, env = self.status[:2]
         states = {"start": "starting", "wait": "waiting"}
         waiting = {"wait": "learner", "step": f"environment {env}", "reset": f"environment {env}"}
@@ -166,7 +166,7 @@ class Fleet:
     # --- rollouts ----------------------------------------------------------------------------------------------------
 
     def ask(self, member: WorkerHandle, key: np.ndarray, version: int, weights: ray.ObjectRef | None) -> None:
-        """One more rollout; `weights` is a reference to what `ray.put` was given."""
+        """Ask a worker for one more rollout; `weights` is a reference to what `ray.put` was given."""
         self.require()
         member.requests.append(RolloutRequest(*member.actor.rollout.remote(key, version, weights)))
 
@@ -176,7 +176,7 @@ class Fleet:
             member.actor.offer.remote(version, weights)
 
     def wait(self, members: list[WorkerHandle], enough: int) -> list[WorkerHandle]:
-        """Those of `members` whose oldest rollout is finished, at least `enough` of them."""
+        """Wait for workers: those of `members` whose oldest rollout is finished, at least `enough` of them."""
         start, patience = time.monotonic(), STALL_SECONDS
         while True:
             self.look()

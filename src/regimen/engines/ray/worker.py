@@ -170,7 +170,7 @@ def share_key(key: Array, worker: int) -> Array:
 
 
 def native_key(seed: int, post: Post) -> Array:
-    """Likewise for native environments."""
+    """The random key of a worker's rollout of native environments."""
     key = share_key(jax.random.fold_in(jax.random.key(seed), 1), post.worker)
     return key if post.start == (0, 0) else jax.random.fold_in(key, host_seed(seed, *post.start))
 

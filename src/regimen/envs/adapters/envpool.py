@@ -65,8 +65,8 @@ class PoolTask:
     def pool(self, seeds: Sequence[int]) -> Any:
         """Copies that begin from these seeds."""
         limit = {LIMIT: self.limit + 1} if self.limit else {}
-        own = {"num_envs": len(seeds), "batch_size": len(seeds), "env_seed": list(seeds)}
-        pool = self.quiet(self.envpool.make_gymnasium, self.args | limit | own)
+        size = {"num_envs": len(seeds), "batch_size": len(seeds), "env_seed": list(seeds)}
+        pool = self.quiet(self.envpool.make_gymnasium, self.args | limit | size)
         with quiet():
             _ = pool.observation_space  # made when it is first asked for, and then kept
         return pool

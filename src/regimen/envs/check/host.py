@@ -57,7 +57,7 @@ def check_team(team: Team, report: Report, steps: int) -> None:
 
 
 def take_steps(env: gymnasium.Env, handle: EnvHandle, report: Report, steps: int, seed: int) -> list[PyTree]:
-    """Random steps; what was observed, to compare a second play with."""
+    """Take random steps and return what was observed, to compare a second play with."""
     history: list[PyTree] = []
     ended = False
     handle.action_space.seed(seed)

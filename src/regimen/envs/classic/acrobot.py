@@ -12,7 +12,7 @@ from regimen.types import Array, TimeStep
 
 
 def no_op(env, key, state, obs):
-    """No torque."""
+    """An actor that applies no torque."""
     return jnp.int32(1)
 
 

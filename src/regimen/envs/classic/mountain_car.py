@@ -13,7 +13,7 @@ from regimen.types import Array, TimeStep
 
 
 def roll(env, key, state, obs):
-    """No acceleration."""
+    """An actor that does not accelerate."""
     return jnp.int32(1)
 
 

@@ -1,7 +1,7 @@
 """Moving and Sliding (gym-hybrid): accelerate, turn and brake so as to stop inside a circle.
 
 The task goes back to Xiong et al. 2018 and Fan et al. 2019; rules and constants are those of the package gym-hybrid
-(Moving-v0, Sliding-v0), Sliding's as corrected in DI-engine's copy of it.
+(Moving-v0, Sliding-v0).
 """
 
 import math
@@ -162,7 +162,7 @@ class Sliding(Moving):
     """Moving with inertia: a push adds to the velocity, and turning changes only where the agent faces.
 
     Its observation is Moving's, so the direction of motion is not observed. Acceleration adds the two velocities as
-    vectors; gym-hybrid itself has a formula that does not.
+    vectors, as gym-hybrid does today; it had a formula that did not.
     """
 
     return_threshold = None

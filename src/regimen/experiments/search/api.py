@@ -297,7 +297,7 @@ def of_factory(target: str, changes: dict[str, Any], device: str) -> Prepared:
 
 
 def describe(o: AnyOptions) -> str:
-    """The options in words."""
+    """The options of a search in words."""
     if isinstance(o, RaceOptions):
         words = [
             f"budget {o.budget:,} episodes",

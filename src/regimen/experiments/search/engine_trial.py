@@ -26,7 +26,7 @@ from regimen.experiments.search.trial import Arrays, Measurement, Sample, Stretc
 from regimen.policies.evaluate import Evaluation, make_evaluator, summarize
 from regimen.policies.policy import save_policy
 from regimen.runs.build import make_engine
-from regimen.runs.loop import Evaluator, Goal, Loop
+from regimen.runs.loop import Evaluator, Loop, LoopGoal
 from regimen.trees import flatten, unflatten
 from regimen.types import Clock, EpisodeRows, State
 
@@ -154,7 +154,7 @@ class EngineTrial:
                 rows.append(self.summary(of_update) | {"seconds": advance.seconds / advance.updates})
 
         loop.begin()
-        loop.reach(lambda k: Goal(episodes // self.unit), absorb)
+        loop.reach(lambda k: LoopGoal(episodes // self.unit), absorb)
         if not parts:
             return StretchResult(0)
         whole = jax.tree.map(lambda *x: np.concatenate(x), *parts)

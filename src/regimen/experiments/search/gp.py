@@ -28,15 +28,15 @@ SMALLEST_STEP = 0.02  # of a logarithm
 
 
 @dataclass(frozen=True)
-class Hyper:
-    """theta of each distance; variances in units of the standardised targets."""
+class KernelParameters:
+    """Parameters of the kernel: theta of each distance; variances in units of the standardised targets."""
 
     theta: np.ndarray  # [F]
     signal: float
     noise: float
 
     @classmethod
-    def of_log(cls, x: np.ndarray) -> Hyper:
+    def of_log(cls, x: np.ndarray) -> KernelParameters:
         values = np.exp(x)
         return cls(values[:-2], float(values[-2]), float(values[-1]))
 
@@ -66,7 +66,7 @@ class Posterior:
 
 @dataclass(frozen=True)
 class GP:
-    """Fitted to observations; make one with `fit`."""
+    """A Gaussian process fitted to observations; make one with `fit`."""
 
     space: Space
     index: np.ndarray  # [n] candidates observed, repeats allowed
@@ -74,7 +74,7 @@ class GP:
     variance: np.ndarray  # [n] known noise, standardised
     shift: float
     scale: float
-    hyper: Hyper
+    hyper: KernelParameters
 
     @classmethod
     def fit(
@@ -85,11 +85,11 @@ class GP:
         se=None,
         *,
         mean: float | None = None,
-        hyper: Hyper | None = None,
+        hyper: KernelParameters | None = None,
         scale: float | None = None,
     ) -> GP:
-        """`se`: standard errors of the targets. `mean`: the prior mean (that of the targets when not given).
-        `hyper`: these instead of the most likely. Without observations the prior is returned."""
+        """Fit to observations. `se`: standard errors of the targets. `mean`: the prior mean (that of the targets when
+        not given). `hyper`: these instead of the most likely. Without observations the prior is returned."""
         index, y = np.asarray(index, np.int64), np.asarray(y, np.float64)
         se = np.zeros_like(y) if se is None else np.asarray(se, np.float64)
         shift = (float(y.mean()) if len(y) else 0.0) if mean is None else float(mean)
@@ -97,16 +97,16 @@ class GP:
         if scale is None:  # a spread that is all noise, or none, says nothing of the scale
             scale = max(spread, float(se.mean()) if len(y) else 0.0, 1e-6 * abs(shift)) or 1.0
         targets, variance = (y - shift) / scale, (se / scale) ** 2
-        start = hyper or Hyper(np.full(len(space.factors), THETA[0]), SIGNAL[0], NOISE[0])
+        start = hyper or KernelParameters(np.full(len(space.factors), THETA[0]), SIGNAL[0], NOISE[0])
         blank = cls(space, index, targets, variance, shift, float(scale), start)
         return blank if hyper is not None or not len(y) else blank.optimised()
 
-    def gram(self, hyper: Hyper) -> np.ndarray:
+    def gram(self, hyper: KernelParameters) -> np.ndarray:
         """Covariance of the targets.  # [n, n]"""
         k = hyper.signal * self.space.kernel(hyper.theta, self.index)
         return k + np.diag(self.variance + hyper.noise + JITTER)
 
-    def log_likelihood(self, hyper: Hyper) -> float:
+    def log_likelihood(self, hyper: KernelParameters) -> float:
         """log p(y | hyper): the marginal likelihood of the standardised targets."""
         lower = np.linalg.cholesky(self.gram(hyper))
         half = np.linalg.solve(lower, self.targets)
@@ -121,14 +121,14 @@ class GP:
 
         def score(x: np.ndarray) -> float:
             try:
-                fit = self.log_likelihood(Hyper.of_log(x))
+                fit = self.log_likelihood(KernelParameters.of_log(x))
             except np.linalg.LinAlgError:
                 return -np.inf
             return fit - 0.5 * float((((x - centre) / width) ** 2).sum())
 
         starts = [np.r_[np.full(factors, np.log(theta)), centre[-2:]] for theta in RESTARTS]
         best = climb(score, max(starts, key=score), low, high)
-        return dataclasses.replace(self, hyper=Hyper.of_log(best))
+        return dataclasses.replace(self, hyper=KernelParameters.of_log(best))
 
     def posterior(self) -> Posterior:
         """The posterior of every candidate."""

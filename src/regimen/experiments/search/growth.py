@@ -71,7 +71,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Hyper:
+class GrowthParameters:
     """Variances in units of the spread; speeds per e-fold of training."""
 
     theta: np.ndarray  # of each distance of the space
@@ -84,14 +84,14 @@ class Hyper:
     gains: float
 
     @classmethod
-    def of_log(cls, x: np.ndarray) -> Hyper:
+    def of_log(cls, x: np.ndarray) -> GrowthParameters:
         values = np.exp(x)
         return cls(values[: -len(PRIORS)], *values[-len(PRIORS) :].tolist())
 
 
 @dataclass(frozen=True)
 class Growth:
-    """Fitted to looks; make one with `fit`."""
+    """A model of learning curves fitted to looks; make one with `fit`."""
 
     space: Space
     policies: int
@@ -104,12 +104,12 @@ class Growth:
     shift: float
     scale: float
     common: bool
-    hyper: Hyper
+    hyper: GrowthParameters
 
     @classmethod
     def fit(cls, space: Space, looks: Sequence[Look], mean: float | None = None, scale: float | None = None) -> Growth:
-        """`mean`: the prior mean, where levels count; None: only differences within a look count."""
-        start = Hyper.of_log(np.log([*[THETA[0]] * len(space.factors), *(prior[0] for prior in PRIORS)]))
+        """Fit to looks. `mean`: the prior mean, where levels count; None: only differences within a look count."""
+        start = GrowthParameters.of_log(np.log([*[THETA[0]] * len(space.factors), *(prior[0] for prior in PRIORS)]))
         if not looks:
             looks = [Look(1, np.zeros(0, np.int64), *np.zeros((2, 0, 1)))]
         sizes = [len(look.index) for look in looks]
@@ -144,13 +144,13 @@ class Growth:
         """The standard deviation of merits, in the units of the values."""
         return self.scale * (self.hyper.stays + self.hyper.changes) ** 0.5
 
-    def shared(self, hyper: Hyper, time: np.ndarray) -> np.ndarray:
+    def shared(self, hyper: GrowthParameters, time: np.ndarray) -> np.ndarray:
         """Covariance of g at these times with g at those observed, where levels count.  # [m] -> [m, n]"""
         first = self.time.min()
         gained = np.minimum(time[:, None] - first, self.time - first)
         return LEVEL + hyper.gains * np.maximum(gained, 0.0)
 
-    def grams(self, hyper: Hyper) -> tuple[np.ndarray, np.ndarray]:
+    def grams(self, hyper: GrowthParameters) -> tuple[np.ndarray, np.ndarray]:
         """Covariance of the means over policies, and of one contrast between them.  # [n, n], [n, n]"""
         kernel = self.space.kernel(hyper.theta)[np.ix_(self.index, self.index)]
         apart = np.abs(self.time[:, None] - self.time)
@@ -179,12 +179,12 @@ class Growth:
 
         def score(x: np.ndarray) -> float:
             try:
-                fit = dataclasses.replace(self, hyper=Hyper.of_log(x)).log_likelihood()
+                fit = dataclasses.replace(self, hyper=GrowthParameters.of_log(x)).log_likelihood()
             except np.linalg.LinAlgError:
                 return -np.inf
             return fit - 0.5 * float((((x - centre) / width) ** 2).sum())
 
-        return dataclasses.replace(self, hyper=Hyper.of_log(climb(score, centre, low, high)))
+        return dataclasses.replace(self, hyper=GrowthParameters.of_log(climb(score, centre, low, high)))
 
     def posterior(self, training: int) -> Posterior:
         """The merit of every candidate after so much training; above the mean of all where only differences count."""
@@ -210,7 +210,7 @@ class Growth:
 
 
 def log_density(cov: np.ndarray, columns: np.ndarray) -> float:
-    """That of independent columns with one covariance, but for a constant.  # [n, n], [n, m]"""
+    """The log density of independent columns with one covariance, but for a constant.  # [n, n], [n, m]"""
     lower = np.linalg.cholesky(cov)
     half = np.linalg.solve(lower, columns)
     return float(-0.5 * (half**2).sum() - columns.shape[1] * np.log(np.diag(lower)).sum())

@@ -147,7 +147,8 @@ def untried_first(scores: np.ndarray, visits: np.ndarray) -> np.ndarray:
 
 
 def thompson(values: Posterior, feasibility: Feasibility | None, rng: np.random.Generator) -> np.ndarray:
-    """A draw's values; where the draw fails the gate, below all that pass it, by how far it fails.  # [N]"""
+    """Scores by Thompson sampling: a draw's values; where the draw fails the gate, below all that pass it, by how far
+    it fails. # [N]"""
     scores = values.draw(rng)
     if feasibility is None:
         return scores

@@ -55,11 +55,11 @@ class RaceOptions:
     halving: float = 2.0
 
     def end(self) -> int:
-        """Episodes of the confirmation."""
+        """Episodes that the confirmation at the end takes."""
         return self.finalists * self.policies * self.eval_episodes
 
     def look(self, candidates: int) -> int:
-        """Episodes of one look."""
+        """Episodes that one look takes."""
         return candidates * self.policies * self.check_episodes
 
     def check(self, unit: int, candidates: int) -> RaceOptions:
@@ -103,7 +103,7 @@ class RaceOptions:
 
 
 @dataclass
-class Seen:
+class RaceLook:
     """What was measured of some candidates: at a look, or when the best were confirmed."""
 
     training: int
@@ -119,8 +119,8 @@ class Seen:
         return Look(self.training, np.array(self.index), np.array(self.value), np.array(self.error))
 
     @classmethod
-    def of(cls, training: int, index: Sequence[int], played: Sequence[Sequence[Sample]], gated: bool) -> Seen:
-        """`played` [C][K]; rates are kept where a gate looks at them."""
+    def of(cls, training: int, index: Sequence[int], played: Sequence[Sequence[Sample]], gated: bool) -> RaceLook:
+        """The look that samples `played` [C][K] make; rates are kept where a gate looks at them."""
         first = played[0][0]
         errors = np.array([own_errors([of_candidate[k] for of_candidate in played]) for k in range(len(played[0]))]).T
         rates: list[list[Rate]] | None = None
@@ -130,7 +130,7 @@ class Seen:
         return cls(training, list(index), value, errors.tolist(), rates, len(first.values))
 
     @classmethod
-    def from_dict(cls, data: Saved) -> Seen:
+    def from_dict(cls, data: Saved) -> RaceLook:
         def rate(saved: Saved) -> Rate:
             return Rate(**{**saved, "events": np.inf if saved["events"] is None else saved["events"]})  # as JSON has it
 
@@ -161,8 +161,8 @@ class Race:
     say: Callable[[str], None] = lambda text: None
     progress: Callable[[str], None] = lambda text: None
     stop_requested: Callable[[], bool] = lambda: False
-    looks: list[Seen] = field(default_factory=list)
-    confirmed: Seen | None = None
+    looks: list[RaceLook] = field(default_factory=list)
+    confirmed: RaceLook | None = None
     active: list[int] = field(default_factory=list)  # in training, and at the next look
     dropped: dict[int, str] = field(default_factory=dict)  # candidate -> why
     trained: list[int] = field(default_factory=list)  # episodes of each policy
@@ -216,10 +216,10 @@ class Race:
 
     def ranking(self) -> Ranking:
         """What is believed of every candidate at the end of the search."""
-        seen = [*self.looks] if self.confirmed is None else [*self.looks, self.confirmed]
-        known = len(self.looks), None if self.confirmed is None else self.confirmed.spent, self.horizon
-        if self.ranked is None or self.ranked[0] != known:
-            self.ranked = known, rank(self.space, self.options.gate, seen, self.horizon)
+        look = [*self.looks] if self.confirmed is None else [*self.looks, self.confirmed]
+        moment = len(self.looks), None if self.confirmed is None else self.confirmed.spent, self.horizon
+        if self.ranked is None or self.ranked[0] != moment:
+            self.ranked = moment, rank(self.space, self.options.gate, look, self.horizon)
         return self.ranked[1]
 
     # --- the loop
@@ -272,15 +272,15 @@ class Race:
     def look(self) -> None:
         """Measure the candidates in the race, and decide who stays in it."""
         number, chunks = len(self.looks), max(len(self.space) // len(self.active), 1)
-        seen = self.measure(self.active, self.options.check_episodes, 1000 * number, chunks)
-        if seen is None:
+        look = self.measure(self.active, self.options.check_episodes, 1000 * number, chunks)
+        if look is None:
             return
-        self.looks.append(seen)
+        self.looks.append(look)
         self.decide()
         self.save()
         self.report()
 
-    def measure(self, index: Sequence[int], episodes: int, number: int, chunks: int) -> Seen | None:
+    def measure(self, index: Sequence[int], episodes: int, number: int, chunks: int) -> RaceLook | None:
         """Play every one of these candidates with every policy; None when it was interrupted."""
         played: list[list[Sample]] = [[] for _ in index]
         for k in range(self.options.policies):
@@ -298,9 +298,9 @@ class Race:
         for c in index:
             self.played[c] += each * self.options.policies
         self.spent += each * self.options.policies * len(index)
-        seen = Seen.of(max(self.trained), index, played, self.options.gate is not None)
-        seen.spent = self.spent
-        return seen
+        look = RaceLook.of(max(self.trained), index, played, self.options.gate is not None)
+        look.spent = self.spent
+        return look
 
     def decide(self) -> None:
         """Drop who cannot be the best, and choose who takes part in the next round."""
@@ -326,10 +326,10 @@ class Race:
         o = self.options
         number = CONFIRMING + self.spent  # others, when the race is continued with a larger budget
         self.confirmed = None
-        seen = self.measure(self.finalists(), o.eval_episodes, number, 1)
-        if seen is None:
+        look = self.measure(self.finalists(), o.eval_episodes, number, 1)
+        if look is None:
             return
-        self.confirmed = seen
+        self.confirmed = look
         self.save()
         self.report()
 
@@ -352,10 +352,10 @@ class Race:
     def by_measurement(self) -> list[int]:
         """Candidates by the value at their last look, those first whose mean rate was at the gate."""
         latest: dict[int, tuple[float, float]] = {}
-        for seen in self.looks:
-            for i, c in enumerate(seen.index):
-                rate = 0.0 if seen.rates is None else float(np.mean([r.mean for r in seen.rates[i]]))
-                latest[c] = rate, float(np.mean(seen.value[i]))
+        for look in self.looks:
+            for i, c in enumerate(look.index):
+                rate = 0.0 if look.rates is None else float(np.mean([r.mean for r in look.rates[i]]))
+                latest[c] = rate, float(np.mean(look.value[i]))
         gate = self.options.gate
 
         def key(c: int) -> tuple[bool, float, int]:
@@ -369,12 +369,12 @@ class Race:
 
     def passed(self) -> dict[int, list[int]]:
         """The confirmed candidates that meet the gate, and the policies with which they do."""
-        seen, gate = self.confirmed, self.options.gate
-        if seen is None:
+        look, gate = self.confirmed, self.options.gate
+        if look is None:
             return {}
         out = {}
-        for i, c in enumerate(seen.index):
-            of_candidate = None if seen.rates is None else seen.rates[i]
+        for i, c in enumerate(look.index):
+            of_candidate = None if look.rates is None else look.rates[i]
             policies = [
                 k
                 for k in range(self.options.policies)
@@ -387,10 +387,10 @@ class Race:
     @property
     def best(self) -> tuple[int, int] | None:
         """(candidate, policy) to use; None when none passed."""
-        passed, seen = self.passed(), self.confirmed
-        if not passed or seen is None:
+        passed, look = self.passed(), self.confirmed
+        if not passed or look is None:
             return None
-        value = dict(zip(seen.index, seen.value))
+        value = dict(zip(look.index, look.value))
         if self.options.method == "race":
             mean = self.ranking().values.mean
             candidate = max(passed, key=lambda c: float(mean[c]))
@@ -402,7 +402,7 @@ class Race:
         from regimen.experiments.search import race_report
 
         race_report.write(self)
-        for line in race_report.told(self):
+        for line in race_report.progress_line(self):
             self.say(line)
 
     def note(self, k: int, stretch: StretchResult) -> None:
@@ -426,7 +426,7 @@ class Race:
                 **{name: getattr(self, name) for name in plain},
                 "seconds": round(self.seconds, 3),
                 "dropped": {str(c): why for c, why in self.dropped.items()},
-                "looks": [dataclasses.asdict(seen) for seen in self.looks],
+                "looks": [dataclasses.asdict(look) for look in self.looks],
                 "confirmed": None if self.confirmed is None else dataclasses.asdict(self.confirmed),
             }
         )
@@ -435,8 +435,8 @@ class Race:
         for name in ("active", "trained", "halted", "share", "played", "spent", "seconds"):
             setattr(self, name, saved[name])
         self.dropped = {int(c): why for c, why in saved["dropped"].items()}
-        self.looks = [Seen.from_dict(data) for data in saved["looks"]]
-        self.confirmed = None if saved["confirmed"] is None else Seen.from_dict(saved["confirmed"])
+        self.looks = [RaceLook.from_dict(data) for data in saved["looks"]]
+        self.confirmed = None if saved["confirmed"] is None else RaceLook.from_dict(saved["confirmed"])
         self.arrays = [
             self.store.policy(f"policy-{k}") if f"policy-{k}" in self.store.files else None
             for k in range(self.options.policies)

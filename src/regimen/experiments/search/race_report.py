@@ -18,7 +18,7 @@ from regimen.reports.figure import BLUE, GREEN, GREY, RED, picture
 from regimen.reports.table import Table
 
 if TYPE_CHECKING:
-    from regimen.experiments.search.race import Race, Seen
+    from regimen.experiments.search.race import Race, RaceLook
 
 MOST = 30  # candidates that can be told apart in a picture
 SURE = 1.96  # deviations that hold 95% of a normal distribution
@@ -26,15 +26,15 @@ SURE = 1.96  # deviations that hold 95% of a normal distribution
 
 def level(race: Race, ranking: Ranking) -> float:
     """What a merit of 0 is worth now: the mean of what was measured last, less the merits of who took part."""
-    seen = race.confirmed or race.looks[-1]
-    return float(np.mean(seen.value) - ranking.values.mean[seen.index].mean())
+    look = race.confirmed or race.looks[-1]
+    return float(np.mean(look.value) - ranking.values.mean[look.index].mean())
 
 
 def write(race: Race) -> None:
     """The tables and the live page's picture, after every look."""
     rows: list[dict[str, object]] = []
-    for number, seen in enumerate(everything(race)):
-        rows += [row(race, seen, number, place) for place in range(len(seen.index))]
+    for number, look in enumerate(everything(race)):
+        rows += [row(race, look, number, place) for place in range(len(look.index))]
     names = race.store.names.search
     cells = [{names.get(k, k): v for k, v in plain(one).items()} for one in rows]
     Table.of_records(cells).write_csv(race.store.path / "search.csv")
@@ -42,27 +42,27 @@ def write(race: Race) -> None:
     show(race)
 
 
-def everything(race: Race) -> list[Seen]:
+def everything(race: Race) -> list[RaceLook]:
     return race.looks if race.confirmed is None else [*race.looks, race.confirmed]
 
 
-def row(race: Race, seen: Seen, number: int, place: int) -> dict[str, object]:
+def row(race: Race, look: RaceLook, number: int, place: int) -> dict[str, object]:
     """One candidate at one look, for search.csv."""
-    c, value = seen.index[place], np.array(seen.value[place])
+    c, value = look.index[place], np.array(look.value[place])
     k = len(value)
     out: dict[str, object] = {
-        "look": "confirmation" if seen is race.confirmed else number + 1,
+        "look": "confirmation" if look is race.confirmed else number + 1,
         "candidate": race.space.keys[c],
         "order": race.space.text(c),
-        "episodes": seen.training,
-        "eval_episodes": k * seen.episodes,
-        "total_episodes": seen.spent,
+        "episodes": look.training,
+        "eval_episodes": k * look.episodes,
+        "total_episodes": look.spent,
         "value": float(value.mean()),
-        "value_se": float(np.sqrt((np.array(seen.error[place]) ** 2).sum())) / k,
+        "value_se": float(np.sqrt((np.array(look.error[place]) ** 2).sum())) / k,
         **{f"policy_{i + 1}": float(v) for i, v in enumerate(value)},
     }
-    if seen.rates is not None:
-        rates = seen.rates[place]
+    if look.rates is not None:
+        rates = look.rates[place]
         out |= {"rate": float(np.mean([r.mean for r in rates])), "rate_bound": max(r.bound for r in rates)}
     return out
 
@@ -90,7 +90,7 @@ def spending(race: Race) -> Table:
     base, likely, best = level(race, ranking), ranking.likely(), ranking.probabilities(race.options.seed)
     rows = []
     for c, key in enumerate(race.space.keys):
-        looks = sum(c in seen.index for seen in everything(race))
+        looks = sum(c in look.index for look in everything(race))
         training, played = round(race.share[c]), race.played[c]
         mean, std = base + ranking.values.mean[c], ranking.values.std[c]
         chance = None if race.options.gate is None else float(likely[c])
@@ -116,14 +116,14 @@ def recommended(race: Race) -> Recommendation | None:
     return Recommendation(best[0], probability, following, float(mean[best[0]] - mean[following]))
 
 
-def told(race: Race) -> list[str]:
+def progress_line(race: Race) -> list[str]:
     """The last look in a line."""
-    seen, names, keys = everything(race)[-1], race.store.names, race.space.keys
-    if seen is race.confirmed:
+    look, names, keys = everything(race)[-1], race.store.names, race.space.keys
+    if look is race.confirmed:
         return []
     ranking = race.ranking()
     base, best = level(race, ranking), ranking.leader(race.options.kappa)
-    text = f"look {len(race.looks)}, {seen.training:,} episodes of each policy: {len(seen.index)} played"
+    text = f"look {len(race.looks)}, {look.training:,} episodes of each policy: {len(look.index)} played"
     parts = [text]
     if race.options.method == "race":
         parts.append(f"{len(race.dropped)} dropped, {len(race.active)} go on")
@@ -131,8 +131,8 @@ def told(race: Race) -> list[str]:
             f"ahead {keys[best]} {base + ranking.values.mean[best]:.4g}" if best is not None else "none likely to pass"
         )
         parts.append(leader)
-    if seen.rates is not None:
-        rates = [float(np.mean([r.mean for r in of_candidate])) for of_candidate in seen.rates]
+    if look.rates is not None:
+        rates = [float(np.mean([r.mean for r in of_candidate])) for of_candidate in look.rates]
         parts.append(f"{names.rate} {min(rates):.3f} to {max(rates):.3f}")
     return [" · ".join([*parts, f"{race.spent:,} of {race.options.budget:,} episodes"])]
 
@@ -232,11 +232,11 @@ def show(race: Race) -> None:
     if race.confirmed is not None and race.frames:
         return
     for n in range(last if race.frames else max(0, last + 1 - most), last + 1):
-        seen = race.looks[n]
-        ranking = rank(race.space, race.options.gate, race.looks[: n + 1], seen.training)
-        base = float(np.mean(seen.value) - ranking.values.mean[seen.index].mean())
+        look = race.looks[n]
+        ranking = rank(race.space, race.options.gate, race.looks[: n + 1], look.training)
+        base = float(np.mean(look.value) - ranking.values.mean[look.index].mean())
         mean, std = base + ranking.values.mean, ranking.values.std
-        measured = {c: [float(v) for v in values] for c, values in zip(seen.index, seen.value)}
+        measured = {c: [float(v) for v in values] for c, values in zip(look.index, look.value)}
         best = ranking.leader(race.options.kappa)
         candidates = [
             {
@@ -249,7 +249,7 @@ def show(race: Race) -> None:
             }
             for c, (key, m, s) in enumerate(zip(race.space.keys, mean, std))
         ]
-        race.frames.append({"title": f"after {seen.training:,} episodes of training", "candidates": candidates})
+        race.frames.append({"title": f"after {look.training:,} episodes of training", "candidates": candidates})
     race.frames = race.frames[-most:]
     view = views.posterior(
         "What each candidate is worth with the training it has had", race.frames, label=race.store.names.value
@@ -305,14 +305,14 @@ def short(state: str) -> str:
 def places(path: Path, race: Race) -> None:
     """How the field thinned out: how far every candidate was behind the best of each look, and who left."""
     best = race.best
-    tops = [max(float(np.mean(v)) for v in seen.value) for seen in race.looks]
+    tops = [max(float(np.mean(v)) for v in look.value) for look in race.looks]
     with picture(path, 7.5, 4.4) as figure:
         ax = figure.subplots()
         for c in range(len(race.space)):
-            own = [(seen, top) for seen, top in zip(race.looks, tops) if c in seen.index]
-            if not own:
+            curve = [(look, top) for look, top in zip(race.looks, tops) if c in look.index]
+            if not curve:
                 continue
-            points = [(seen.training, float(np.mean(seen.value[seen.index.index(c)])) - top) for seen, top in own]
+            points = [(look.training, float(np.mean(look.value[look.index.index(c)])) - top) for look, top in curve]
             chosen = best is not None and best[0] == c
             color = GREEN if chosen else GREY if c in race.dropped else BLUE
             style = {"color": color, "zorder": 3 if chosen else 1, "alpha": 1.0 if chosen else 0.5}

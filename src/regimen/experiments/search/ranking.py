@@ -18,7 +18,7 @@ from regimen.experiments.search.recommendation import DRAWS, samples
 from regimen.experiments.search.space import Space
 
 if TYPE_CHECKING:
-    from regimen.experiments.search.race import Seen
+    from regimen.experiments.search.race import RaceLook
 
 
 @dataclass(frozen=True)
@@ -86,15 +86,15 @@ class Ranking:
         return np.bincount(best, minlength=values.shape[1]) / draws
 
 
-def rank(space: Space, gate: Gate | None, seen: Sequence[Seen], horizon: int) -> Ranking:
+def rank(space: Space, gate: Gate | None, looks_so_far: Sequence[RaceLook], horizon: int) -> Ranking:
     """What is believed after some looks of every candidate as it will be after `horizon` episodes of training."""
-    growth = Growth.fit(space, [one.look for one in seen])
+    growth = Growth.fit(space, [one.look for one in looks_so_far])
     values = growth.posterior(horizon)
     if gate is None:
         return Ranking(values, None, growth.luck, growth.spread)
     threshold = stabilised(gate.threshold)
     looks = []
-    for one in seen:
+    for one in looks_so_far:
         assert one.rates is not None
         z = np.array([[stabilised(r.mean) for r in of_candidate] for of_candidate in one.rates])
         error = np.array([[noise(r) for r in of_candidate] for of_candidate in one.rates])

@@ -34,7 +34,7 @@ class Recommendation:
     gap: float | None = None  # by which the next is worse
 
     def words(self, space: Space) -> str:
-        """One sentence."""
+        """The recommendation in one sentence."""
         text = f"{space.keys[self.candidate]} is the best of {len(space)} with probability {self.probability:.2f}"
         if self.following is None or self.gap is None:
             return f"{text}; no other has passed"
@@ -75,11 +75,11 @@ def spending(space: Space, verdicts: Sequence[Verdict], belief: Belief, seed: in
     best = probabilities(belief, seed)
     rows = []
     for c, key in enumerate(space.keys):
-        own = [v for v in verdicts if v.candidate == c]
-        parts = [sum(v.trained for v in own), sum(v.checks for v in own), sum(v.outcome.episodes for v in own)]
-        why = own[-1].cause if own else "not visited"
+        visits = [v for v in verdicts if v.candidate == c]
+        parts = [sum(v.trained for v in visits), sum(v.checks for v in visits), sum(v.outcome.episodes for v in visits)]
+        why = visits[-1].cause if visits else "not visited"
         chance = None if likely is None else float(likely[c])
-        rows.append([key, len(own), *parts, sum(parts), why, posterior.mean[c], posterior.std[c], chance, best[c]])
+        rows.append([key, len(visits), *parts, sum(parts), why, posterior.mean[c], posterior.std[c], chance, best[c]])
     rows.sort(key=lambda row: -row[5])
     head = ["candidate", "visits", "training", "checks", "evaluation", "episodes", "ended by"]
     return Table([*head, "mean", "std", "p_feasible", "p_best"], rows)

@@ -65,7 +65,7 @@ class Space:
 
     @cached_property
     def distance(self) -> np.ndarray:
-        """The mean over factors: from whom to inherit.  # [N, N]"""
+        """The distance of candidates, the mean over factors: from whom to inherit.  # [N, N]"""
         return self.over_members(self.distances.mean(0))
 
     @cached_property

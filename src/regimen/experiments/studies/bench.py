@@ -26,7 +26,7 @@ from regimen.experiments.studies.curves import Curve
 from regimen.experiments.studies.gradients import changed
 from regimen.policies.evaluate import Evaluation, make_evaluator
 from regimen.runs.build import make_engine
-from regimen.runs.loop import Evaluator, Goal, Loop
+from regimen.runs.loop import Evaluator, Loop, LoopGoal
 from regimen.sources.scan import ScanSource
 from regimen.types import ActingAlgorithm, Array, PyTree, Record, State, pytree_dataclass
 from regimen.words import plural
@@ -194,7 +194,7 @@ class Bench:
 
         self.look(curves, 0)
         for index in range(1, self.checks + 1):
-            goal = Goal(steps=round(self.budget * index / self.checks))
+            goal = LoopGoal(steps=round(self.budget * index / self.checks))
             self.loop.reach(lambda k, goal=goal: goal, absorb)
             self.look(curves, index)
             if keep_middle and 2 * index >= self.checks:
@@ -237,12 +237,12 @@ class Bench:
         quiet: Injected = engine.env
         engine.env = quiet.replace(factor=float(factor))
         try:
-            self.loop.reach(lambda k: Goal(1), self.absorb)
+            self.loop.reach(lambda k: LoopGoal(1), self.absorb)
         finally:
             engine.env = quiet
         self.look(curves, 0)
         for i, updates in enumerate(looks[1:], 1):
-            self.loop.reach(lambda k, n=updates: Goal(n) if tallies[k].steps < rest[k] else None, self.absorb)
+            self.loop.reach(lambda k, n=updates: LoopGoal(n) if tallies[k].steps < rest[k] else None, self.absorb)
             self.look(curves, i)
             tick((i + 1) / len(looks))
         return curves

@@ -74,7 +74,7 @@ class Job:
 
 
 class Lines:
-    """Plain lines; on a terminal the line of the running job also shows how far it is."""
+    """Print progress as plain lines; on a terminal the line of the running job also shows how far it is."""
 
     def __init__(self, quiet: bool = False, file: TextIO | None = None):
         self.file = file if file is not None else sys.stdout

@@ -9,7 +9,7 @@ from regimen.experiments.studies.bench import Bench
 from regimen.experiments.studies.curves import Curve
 from regimen.policies.evaluate import make_evaluator
 from regimen.runs.build import make_engine
-from regimen.runs.loop import Goal, Loop
+from regimen.runs.loop import Loop, LoopGoal
 
 
 class HostBench(Bench):
@@ -45,7 +45,7 @@ class HostBench(Bench):
             self.loop = Loop(self.handle, engine, [seed], evaluator, self.eval_episodes)
             self.look([curve], 0)
             for index in range(1, self.checks + 1):
-                goal = Goal(steps=round(self.budget * index / self.checks))
+                goal = LoopGoal(steps=round(self.budget * index / self.checks))
                 self.loop.reach(lambda k, goal=goal: goal, self.absorb)
                 self.look([curve], index)
                 tick(index / self.checks)

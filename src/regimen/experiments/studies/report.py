@@ -36,18 +36,18 @@ def short(x: float, infinite: str = "never") -> str:
 
 
 def with_interval(e: Estimate, infinite: str = "never") -> str:
-    """`0.12 (0.1 to 0.15)`."""
+    """Write a value with its interval: `0.12 (0.1 to 0.15)`."""
     same = e.low == e.value == e.high
     return short(e.value, infinite) + (f" ({between(e, infinite)})" if e.has_interval and not same else "")
 
 
 def between(e: Estimate, infinite: str = "never") -> str:
-    """`0.1 to 0.15`."""
+    """Write an interval: `0.1 to 0.15`."""
     return f"{short(e.low, infinite)} to {short(e.high, infinite)}"
 
 
 def percent(e: Estimate) -> str:
-    """`12% (10 to 15)`."""
+    """Write a share with its interval: `12% (10 to 15)`."""
     return f"{100 * e.value:.0f}%" + (f" ({100 * e.low:.0f} to {100 * e.high:.0f})" if e.has_interval else "")
 
 

@@ -21,7 +21,7 @@ from regimen.config.schema import StopConfig, TrainConfig
 from regimen.errors import ConfigError, RegimenError
 from regimen.experiments.sweep.population import updates_of
 from regimen.experiments.sweep.space import SweepPlan
-from regimen.experiments.sweep.together import Stretch, finish, train_together
+from regimen.experiments.sweep.together import TrialStretch, finish, train_together
 from regimen.experiments.sweep.trials import SweepFiles
 from regimen.files.console import Console
 from regimen.files.run_dir import read_metrics, read_summary
@@ -33,7 +33,7 @@ SHARE = 0.5  # of the trials that go on, unless --share says otherwise
 
 @dataclass(frozen=True)
 class Rung:
-    """What came of one; lists are by trial of the rung."""
+    """What came of one rung of successive halving; lists are by trial of the rung."""
 
     number: int
     updates: int  # of its trials, since they began
@@ -122,7 +122,7 @@ def train_rungs(files: SweepFiles, console: Console, command: str = "") -> int:
             if number < len(done):
                 rung = done[number]
             else:
-                stretch = Stretch(partial(of_rung, updates=updates), partial(has_trained, updates=updates))
+                stretch = TrialStretch(partial(of_rung, updates=updates), partial(has_trained, updates=updates))
                 if code := train_together(files, trials, console, command, stretch):
                     return code
                 scores = [trained_score(files, n, rungs[number - 1][1] if number else 0) for n in trials]

@@ -86,7 +86,7 @@ def draw(files: SweepFiles, best: TrialResult | None, path: Path) -> None:
             trained = [scores[i, way[i]] for i in range(len(rounds))]
             axes[0].plot(updates, trained, color=ORANGE, linewidth=2.2, label="the best and what it comes from")
             axes[0].legend()
-        axes[0].set(title="Score in training", xlabel="update", ylabel=plan.metric)
+        axes[0].set(title="Score in training", xlabel="update", ylabel=files.label(plan.metric))
         edges = np.array([0, *(max(r.updates) for r in decided), updates[-1]])
         first = first_settings(plan)
         for ax, key in zip(axes[1:], plan.keys):

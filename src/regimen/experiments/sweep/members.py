@@ -64,7 +64,7 @@ class PopulationSession(Session):
 
     @property
     def number(self) -> int:
-        """The next round."""
+        """The number of the next round."""
         return 1 if self.last is None else self.last.number + 1
 
     def train(self) -> Iterator[Json]:
@@ -121,11 +121,11 @@ class PopulationSession(Session):
     def report(self, now: Round) -> None:
         """A line for everyone, and one for each member that took over."""
         sign = 1 if self.plan.lower else -1
-        known = sorted((sign * s, k) for k, s in enumerate(now.scores) if s is not None and now.alive[k])
+        scored = sorted((sign * s, k) for k, s in enumerate(now.scores) if s is not None and now.alive[k])
         text = f"round {now.number} (update {now.number * (self.plan.every or 1)}): "
-        if known:
-            middle = known[len(known) // 2]
-            text += f"best {score(sign * known[0][0])} (trial {known[0][1]}), median {score(sign * middle[0])}"
+        if scored:
+            middle = scored[len(scored) // 2]
+            text += f"best {score(sign * scored[0][0])} (trial {scored[0][1]}), median {score(sign * middle[0])}"
         copies = [f"{k} takes over from {s}" for k, s in enumerate(now.sources) if s != k]
         self.console.event(text + "".join(f"; {copy}" for copy in copies))
         self.sweep.event(text)

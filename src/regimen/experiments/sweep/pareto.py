@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,8 +32,15 @@ def front(results: Sequence[TrialResult], objectives: Mapping[str, bool]) -> lis
     return [rows[i] for i in sorted(best, key=lambda i: (-points[i]).tolist())]
 
 
-def table(rows: Sequence[TrialResult], objectives: Mapping[str, bool], keys: Sequence[str]) -> Table:
-    head = ["trial", *(f"{name} ({'lower' if lower else 'higher'})" for name, lower in objectives.items()), *keys]
+def table(
+    rows: Sequence[TrialResult], objectives: Mapping[str, bool], keys: Sequence[str], label: Callable[[str], str] = str
+) -> Table:
+    """The trials of a front; `label` is what people read of a metric."""
+    head = [
+        "trial",
+        *(f"{label(name)} ({'lower' if lower else 'higher'})" for name, lower in objectives.items()),
+        *keys,
+    ]
     cells = [
         [r["trial"], *(score(r["objectives"][name]) for name in objectives), *(text(r["params"].get(k)) for k in keys)]
         for r in rows
@@ -45,7 +52,9 @@ def text(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def draw(results: Sequence[TrialResult], objectives: Mapping[str, bool], path: Path) -> None:
+def draw(
+    results: Sequence[TrialResult], objectives: Mapping[str, bool], path: Path, label: Callable[[str], str] = str
+) -> None:
     """Draw a panel for each pair of the first three objectives; of two, the trials that no other beats are joined."""
     rows, best = comparable(results, objectives), front(results, objectives)
     pairs = list(itertools.combinations(list(objectives)[:SHOWN], 2))
@@ -62,6 +71,6 @@ def draw(results: Sequence[TrialResult], objectives: Mapping[str, bool], path: P
             )
             for x, y, trial in line:
                 ax.annotate(str(trial), (x, y), xytext=(4, 4), textcoords="offset points", fontsize=8)
-            words = [f"{name} ({'lower' if objectives[name] else 'higher'} is better)" for name in (a, b)]
+            words = [f"{label(name)} ({'lower' if objectives[name] else 'higher'} is better)" for name in (a, b)]
             ax.set(xlabel=words[0], ylabel=words[1], title="Trials by objective")
             ax.legend()

@@ -44,8 +44,8 @@ def comparable(results: Rows) -> list[TrialResult]:
 
 
 def ranked(results: Rows, lower: bool) -> list[TrialResult]:
-    """The best first: by the score of training that a method has selected by, where there is one. The value of a trial
-    comes from an evaluation that nothing is selected by."""
+    """Sort trials, the best first: by the score of training that a method has selected by, where there is one. The
+    value of a trial comes from an evaluation that nothing is selected by."""
     rows = comparable(results)
     name = "score" if any("score" in r for r in rows) else "value"
     rows = [r for r in rows if r.get(name) is not None]
@@ -139,7 +139,7 @@ def write_all(files: SweepFiles) -> list[str]:
 
         lines += lineage.write(files, order[0] if order else None)
     if best:
-        front = pareto.table(best, plan.objectives, plan.keys)
+        front = pareto.table(best, plan.objectives, plan.keys, files.label)
         front.write_csv(files.folder / "pareto.csv")
         lines += ["", front.title, *front.lines()]
     try:
@@ -172,14 +172,16 @@ def table(files: SweepFiles, results: Rows) -> Table:
     scored = any("score" in r for r in results)
     for r in results:
         value = score(r["value"]) if r.get("value") is not None else None
-        more = [shown(r.get("objectives", {}).get(name)) for name in others] + [shown(r.get("score"))] * scored
+        more = [score_or_none(r.get("objectives", {}).get(name)) for name in others] + [
+            score_or_none(r.get("score"))
+        ] * scored
         row = [r["trial"], *(brief(r["params"].get(k)) for k in keys), value, *more, r["state"]]
         rows.append([*row, f"{r.get('env_steps') or 0:,}", clock(r.get("wall_seconds") or 0.0)])
-    head = ["trial", *keys, files.plan.metric, *others, *["in training"] * scored]
+    head = ["trial", *keys, *map(files.label, [files.plan.metric, *others]), *["in training"] * scored]
     return Table([*head, "state", "steps", "time"], rows)
 
 
-def shown(value: float | None) -> str | None:
+def score_or_none(value: float | None) -> str | None:
     return None if value is None else score(value)
 
 
@@ -221,17 +223,17 @@ def draw(files: SweepFiles, results: Rows, shares: Mapping[str, Share]) -> list[
     folder, plan = files.folder / "plots", files.plan
     rows = comparable(results)
     if len(pareto.comparable(results, plan.objectives)) > 1 and plan.objectives:
-        pareto.draw(results, plan.objectives, folder / "pareto.png")
+        pareto.draw(results, plan.objectives, folder / "pareto.png", files.label)
     if rows:
         with picture(folder / "trials.png", 8, 3.8) as figure:
-            draw_trials(figure.subplots(), rows, plan.metric, plan.lower)
+            draw_trials(figure.subplots(), rows, files.label(plan.metric), plan.lower)
     if shares:
         with picture(folder / "importance.png", 8, 0.45 * len(shares) + 1.3) as figure:
             draw_importance(figure.subplots(), shares, len(rows))
     if len(rows) > 1 and plan.method not in ("pbt", "halving"):
         logarithmic = {key for key, draws in plan.random.items() if draws.logarithmic}
         with picture(folder / "parallel.png", max(6.0, 2.2 * (len(plan.keys) + 1)), 4.6) as figure:
-            draw_parallel(figure.subplots(), rows, plan.keys, plan.metric, plan.lower, logarithmic)
+            draw_parallel(figure.subplots(), rows, plan.keys, files.label(plan.metric), plan.lower, logarithmic)
     return [f"plots    {folder}"] if rows else []
 
 

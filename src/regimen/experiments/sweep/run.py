@@ -180,7 +180,7 @@ def in_workers(files: SweepFiles, workers: int, engine: str, console: Console) -
 
 
 def start_processes(folder: Path, workers: int):
-    """Processes of this machine. They end when this one does, however it does."""
+    """Start worker processes on this machine. They end when this one does, however it does."""
     context = multiprocessing.get_context("spawn")
     running = [context.Process(target=child, args=(str(folder), os.getpid(), trust.pledge())) for _ in range(workers)]
     for process in running:
@@ -200,7 +200,7 @@ def start_processes(folder: Path, workers: int):
 
 
 def child(folder: str, parent: int, pledge: tuple[bool, frozenset[str]]) -> None:
-    """A worker process."""
+    """Work on trials in a process that `start_processes` began."""
 
     def watch() -> None:
         while os.getppid() == parent:

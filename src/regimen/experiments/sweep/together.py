@@ -22,7 +22,7 @@ from regimen.words import score
 
 
 @dataclass(frozen=True)
-class Stretch:
+class TrialStretch:
     """A part of the training of some trials: their configuration in it, and whether a run has come to its end."""
 
     config: Callable[[TrainConfig], TrainConfig]
@@ -30,7 +30,7 @@ class Stretch:
 
 
 def train_together(
-    files: SweepFiles, trials: Sequence[int], console: Console, command: str = "", stretch: Stretch | None = None
+    files: SweepFiles, trials: Sequence[int], console: Console, command: str = "", stretch: TrialStretch | None = None
 ) -> int:
     """Train what is left of these trials (or of a stretch), in the program in which they began; returns an exit
     code."""
@@ -76,7 +76,7 @@ def finish(
     settings = ", ".join(f"{k} {brief(v)}" for k, v in point.items())
     pruned = " (pruned)" if result["state"] == "pruned" and "value" in result else ""
     finished = files.plan.trials - len(files.missing())
-    text = standing(files, n, result, finished, f"{settings}: {files.plan.metric} ", pruned)
+    text = standing(files, n, result, finished, f"{settings}: {files.label(files.plan.metric)} ", pruned)
     files.event(text)
     tell(text)
     return result

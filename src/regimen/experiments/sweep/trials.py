@@ -18,6 +18,7 @@ from typing import Any
 
 from regimen.config import trust
 from regimen.config.fields import Count
+from regimen.envs.metric import from_table, label_of
 from regimen.errors import StorageError
 from regimen.experiments.many import make_folder
 from regimen.experiments.sweep.space import PLAN, SweepPlan
@@ -63,6 +64,12 @@ class SweepFiles:
     def results(self) -> list[TrialResult]:
         """The results of the trials that are done, by number."""
         return [result for n in range(self.plan.trials) if (result := self.result(n))]
+
+    def label(self, metric: str) -> str:
+        """What people read of a metric, as the first run there is tells it."""
+        runs = (path for n in range(self.plan.trials) for path in self.runs(n) if is_run(path))
+        first = next(runs, None)
+        return label_of(metric, from_table(read_status(first).get("metrics")) if first else {})
 
     def missing(self) -> list[int]:
         return [n for n in range(self.plan.trials) if not self.result_path(n).is_file()]

@@ -87,8 +87,9 @@ class Jitter:
         return Jitter(self.position_nm * factor, self.heading_deg * factor, self.speed_kt * factor)
 
     def draw(self, episodes: int, aircraft: int, seed: int) -> np.ndarray:
-        """[episodes, aircraft, 4]: north, east, heading, speed. Row e depends on the seed and e alone, and its first
-        aircraft are the same for any number of them, so configurations can be compared episode by episode."""
+        """Draw perturbations [episodes, aircraft, 4]: north, east, heading, speed. Row e depends on the seed and e
+        alone, and its first aircraft are the same for any number of them, so configurations can be compared episode by
+        episode."""
         rng = np.random.default_rng([seed, 5])
         u = rng.random((episodes, 16, 4))[:, :aircraft]
         radius, angle = self.position_nm * np.sqrt(u[..., 0]), 2 * np.pi * u[..., 1]

@@ -30,7 +30,7 @@ class Measures(NamedTuple):
     counts: dict[str, Counts]  # gate -> [C, U]
 
     def take(self, index: slice | np.ndarray) -> Measures:
-        """Some of the episodes."""
+        """The measures of some of the episodes."""
         return jax.tree.map(lambda x: x[index], self)
 
 

@@ -44,12 +44,12 @@ class Subject:
 
     @property
     def trained_on(self) -> str:
-        """The scenario's name; empty when it is not one."""
+        """The name of the scenario that the policy was trained on; empty when it is not one."""
         return "" if self.scenario is None else load(self.scenario).name
 
 
 def act_learned(env: Env, params: PyTree, keys: Array, state: PyTree, obs: PyTree, mask: Array | None, memory: PyTree):
-    """The greedy policy; `params` is (algorithm, its parameters)."""
+    """Act with the greedy policy; `params` is (algorithm, its parameters)."""
     algo, weights = params
     return greedy(algo, weights, obs, mask, memory)
 

@@ -85,8 +85,8 @@ def prepare(
     device: str,
     overrides: dict[str, object],
 ) -> tuple[TrainConfig, EnvHandle, BatchingOptions]:
-    """What all trainings share. Schedules are held constant and there is no curriculum: with them, the budget would
-    decide the learning rate and the task."""
+    """The configuration that all trainings share. Schedules are held constant and there is no curriculum: with them,
+    the budget would decide the learning rate and the task."""
     settings = overrides | {"env_args": env_args, "device": device, "algo.epochs": options.epochs}
     settings |= {"algo.minibatch_size": options.minibatch_size} | {f"algo.{name}": "constant" for name in SCHEDULES}
     if options.lr is not None:

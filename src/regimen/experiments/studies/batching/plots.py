@@ -17,7 +17,7 @@ from regimen.words import count, plural
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from regimen.experiments.studies.batching.rows import Race
+    from regimen.experiments.studies.batching.rows import RegimenRuns
     from regimen.experiments.studies.batching.study import BatchingStudy
 
 
@@ -156,7 +156,7 @@ def entropy(axes: Sequence[Axes], rows: list[Row], study: BatchingStudy) -> None
     over_steps(axes[0], "Entropy of the policy", "nats")
 
 
-def mean_curves(ax: Axes, races: dict[str, Race], field: str) -> None:
+def mean_curves(ax: Axes, races: dict[str, RegimenRuns], field: str) -> None:
     """Rollout sizes as solid lines, presets as broken ones."""
     for (label, race), color in zip(races.items(), CYCLE * 2):
         lines = []

@@ -17,7 +17,7 @@ ORDER = (*POLICIES, "policy", "critic", "all", *Rollouts.KINDS)
 
 
 @dataclass
-class Race:
+class RegimenRuns:
     """One regimen at one learning rate, all seeds."""
 
     regimen: Recipe
@@ -67,7 +67,7 @@ def gradient_rows(
     return rows
 
 
-def race_row(race: Race, base: Race | None, target: float, budget: int) -> Row:
+def race_row(race: RegimenRuns, base: RegimenRuns | None, target: float, budget: int) -> Row:
     """Time to the target, also in ratio to that of `base`, and what was left at the end."""
     reached = {unit: race.reached(unit, target) for unit in ("steps", "updates", "episodes")}
     row: Row = {
@@ -106,7 +106,8 @@ def quality(seeds: list[Curve], target: float, budget: int) -> Row:
 
 
 def outlier_row(arms: Outliers) -> Row:
-    """Right after: how much lower than without the outlier, on the same episodes, from the same policy."""
+    """The row of an outlier's effect right after it: how much lower than without the outlier, on the same episodes,
+    from the same policy."""
     before, outlier, control = arms.before, arms.outlier, arms.control
     back, usual = (
         [curves.recovery(c.updates, c.returns, b, f) for c, b, f in zip(arm, before, arms.floor)]

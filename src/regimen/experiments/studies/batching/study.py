@@ -20,7 +20,7 @@ from regimen.envs import registry
 from regimen.experiments.studies import curves
 from regimen.experiments.studies.batching import plots, rows
 from regimen.experiments.studies.batching.options import BatchingOptions, prepare, resolve_options
-from regimen.experiments.studies.batching.rows import POLICIES, Outliers, Race
+from regimen.experiments.studies.batching.rows import POLICIES, Outliers, RegimenRuns
 from regimen.experiments.studies.batching.sentences import sentences
 from regimen.experiments.studies.bench import Bench, Recipe, copied, native_engine
 from regimen.experiments.studies.curves import Curve, Results, Row
@@ -48,7 +48,7 @@ class BatchingStudy(Frame):
     config: TrainConfig
     handle: registry.EnvHandle
     options: BatchingOptions
-    races: dict[tuple, Race] = field(default_factory=dict)
+    races: dict[tuple, RegimenRuns] = field(default_factory=dict)
     noises: dict[tuple[str, str, str, int], GradientNoise] = field(default_factory=dict)  # policy, kind, group, size
     rollout_steps: dict[tuple[str, int], float] = field(default_factory=dict)
     outliers: dict[int, Outliers] = field(default_factory=dict)
@@ -129,7 +129,7 @@ class BatchingStudy(Frame):
         lr = (regimen.lr or self.lr) * scale
 
         def work(tick: Tick) -> str:
-            race = Race(regimen, lr, self.bench(regimen).train(lr, tick))
+            race = RegimenRuns(regimen, lr, self.bench(regimen).train(lr, tick))
             self.races[key] = race
             steps = race.reached("steps", self.target)
             words = f"{np.isfinite(steps).sum()} of {len(steps)} seeds reached {self.target:g}"
@@ -238,7 +238,7 @@ class BatchingStudy(Frame):
             if (race := self.races.get(self.key(regimen)))
         ]
 
-    def races_by_name(self) -> dict[str, Race]:
+    def races_by_name(self) -> dict[str, RegimenRuns]:
         """What the target part compared, in its order."""
         return {r.name: race for r in self.regimens() if (race := self.races.get(self.key(r)))}
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TradeOff(NamedTuple):
-    """A panel: a measure by arm."""
+    """A panel of a picture: a measure by arm."""
 
     title: str
     label: str
