@@ -274,7 +274,7 @@ class Kitchen:
 def places(argv: list[str]) -> Iterator[tuple[str, str]]:
     """(path, recipe) of what a command reads."""
     verb = argv[1] if len(argv) > 1 else ""
-    own = {"analyse": "airspace", "validate": "empowerment", "search": "defence"}.get(
+    own = {"analyse": "airspace", "validate": "empowerment", "rollouts": "empowerment", "search": "defence"}.get(
         Path(verb).stem.removeprefix("workflow_"), "cartpole"
     )
     out = argv.index("--out") + 1 if "--out" in argv and verb != "resume" else -1
