@@ -13,11 +13,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
-
-from regimen.types import Array, PyTree
 
 PROGRAMS = 264  # of a gradient: two for each multiprocessor of the largest GPUs
 ACTIVATIONS = {"tanh": jnp.tanh, "relu": lambda z: jnp.maximum(z, 0.0)}
@@ -170,7 +168,7 @@ def sizes_of(layers: Layers) -> tuple[int, ...]:
     return (layers[0][0].shape[0], *(b.shape[0] for _, b in layers))
 
 
-def layers_of(params: PyTree) -> Layers:
+def layers_of(params: Any) -> Layers:
     """The layers of `networks.mlp.MLP` from its parameters."""
     names = [f"dense_{i}" for i in range(len(params) - 1)] + ["head"]
     return tuple((params[name]["kernel"], params[name]["bias"]) for name in names)

@@ -16,15 +16,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from regimen import kernels
 from regimen.kernels.dense import PROGRAMS, SLOPES, Tiling, hidden, layers_of, padded, product
 from regimen.kernels.rollout import MOST_HEADS, MOST_INPUTS, columns, read
-from regimen.kernels.scalars import Function, Numbers, UnfitError, numbers, trace
-from regimen.types import Array, PyTree
+from regimen.kernels.scalars import Function, Numbers, PyTree, UnfitError, numbers, trace
 
 MOST_COLUMNS = 64  # of a row
 

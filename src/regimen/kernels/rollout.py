@@ -16,13 +16,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.experimental import pallas as pl
 
 from regimen.kernels import dense, fits
 from regimen.kernels.dense import ACTIVATIONS, Layers, Tiling, padded, product
-from regimen.kernels.scalars import Function, Numbers, UnfitError, numbers, trace
-from regimen.types import Array, PyTree
+from regimen.kernels.scalars import Function, Numbers, PyTree, UnfitError, numbers, trace
 
 MOST_BYTES = 2**31  # of what is computed beforehand and of the rows
 MOST_INPUTS = 32  # numbers that the network reads of one environment

@@ -20,8 +20,7 @@ from jax.core import Tracer
 from jax.extend import core
 from jax.interpreters import partial_eval as pe
 
-from regimen.types import PyTree
-
+PyTree = Any  # kernels know nothing else of this package, not even its types
 MOST = 4096  # operations on blocks that a kernel may consist of
 
 
