@@ -21,7 +21,7 @@ REASONS = {
     r"source |pip ": "changes the environment that the tests run in",
     r".*--address auto": "needs a running Ray cluster",
     r".*envpool:": "needs EnvPool, 750 MB; tests/envs/test_envpool.py plays its tasks where it is installed",
-    r".*--device gpu|.*benchmarks/gpu\.py": "needs a GPU",
+    r".*--device gpu|.*benchmarks/(gpu|kernels)\.py": "needs a GPU",
     r".*--peer-python": "needs an interpreter with Stable-Baselines3",
     r".*-m pytest": "runs other tests",
     r"git worktree|.*benchmarks/before_after\.py": "needs another checkout beside this one",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -85,8 +87,12 @@ def test_a_browser_shows_a_folder_of_runs(script, capsys):
 
 
 def test_gpu_chunk(script):
-    result = script("gpu").measure(4, 1, 0.0, steps=8)
-    assert result["chunk"] > 0 and result["advance"] > 0 and result["compile"] > 0
+    gpu = script("gpu")
+    args = argparse.Namespace(env="cartpole", steps=8, seconds=0.0, repeats=1, peer=None, plain=True)
+    with ThreadPoolExecutor(1) as pool:
+        result = gpu.measure(args, 4, gpu.programs(args, 4, pool))
+    assert set(result["rates"]) == {"chunk", "plain", "advance"} and result["compile"] > 0
+    assert all(rate > 0 for rates in result["rates"].values() for rate in rates)
 
 
 def test_learning_row(script, tmp_path):

@@ -105,7 +105,7 @@ def test_what_is_public():
     assert sorted(regimen.__all__) == sorted([*functions, *registries, *classes, *documented])
     assert all(callable(getattr(regimen, name)) for name in regimen.__all__)
     assert set(dir(regimen)) == {*regimen.__all__, "__version__", "airspace", "empowerment"}
-    assert dir(regimen.empowerment) == ["solve", "validate"] and callable(regimen.empowerment.validate)
+    assert dir(regimen.empowerment) == ["rollouts", "solve", "validate"] and callable(regimen.empowerment.validate)
     assert callable(regimen.airspace.analyse)
     with pytest.raises(AttributeError, match="no attribute 'solve'"):
         regimen.solve  # noqa: B018

@@ -10,10 +10,10 @@ from regimen.domains.network_defense.search import workflows
 from regimen.domains.network_defense.workflow import Workflow, all_workflows
 from regimen.errors import ConfigError
 from regimen.experiments.search import space as spaces
-from regimen.experiments.search.gp import GP, Hyper
+from regimen.experiments.search.gp import GP, KernelParameters
 
 ALL = workflows("meander", "published", "all")
-HYPER = Hyper(np.array([1.7]), 1.3, 0.05)
+HYPER = KernelParameters(np.array([1.7]), 1.3, 0.05)
 
 
 def pair_values(seed: int = 0) -> np.ndarray:
@@ -93,7 +93,7 @@ def test_the_marginal_likelihood_is_at_its_top():
     hyper = fitted.hyper
     x = np.log([*hyper.theta, hyper.signal, hyper.noise])
     for shift in np.vstack([np.eye(3), -np.eye(3)]) * 1.5:  # far enough for the weak priors not to matter
-        assert fitted.log_likelihood(Hyper.of_log(x + shift)) < fitted.log_likelihood(fitted.hyper) + 0.5
+        assert fitted.log_likelihood(KernelParameters.of_log(x + shift)) < fitted.log_likelihood(fitted.hyper) + 0.5
 
 
 def test_it_predicts_unseen_orders_and_knows_its_error():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
@@ -69,6 +70,9 @@ class Progress:
         return len(self.steps)
 
 
+LIVING: weakref.WeakSet[Engine] = weakref.WeakSet()  # engines whose states and programs are in memory
+
+
 class Engine:
     """What the loop needs of any engine. Learners are numbered 0..K-1, one per seed."""
 
@@ -83,6 +87,7 @@ class Engine:
     def __init__(self, algo: Algorithm, learners: int = 1):
         self.algo = algo
         self.learners = learners
+        LIVING.add(self)
 
     def advance(self, limits: list[Limits]) -> list[Progress]:
         raise NotImplementedError

@@ -238,9 +238,10 @@ class CompiledEngine(Engine):
 
     def lower_plain(self) -> Lowered:
         """The same without kernels of our own, where the GPU's compiler refuses one."""
-        self.tell("the GPU's compiler refuses a kernel: going on without kernels")
         with kernels.without():
-            return self.lower()
+            lowered = self.lower()
+        self.tell("the GPU's compiler refuses a kernel: going on without kernels")
+        return lowered
 
     def watch(self, tell: Callable[[str], None], show: Callable[..., None]) -> None:
         self.tell = tell

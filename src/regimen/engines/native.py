@@ -154,7 +154,7 @@ def on_mesh(tree: PyTree, mesh: Mesh, spec: PyTree) -> PyTree:
 
     def put(x: Array, sharding: NamedSharding) -> Array:
         if sharding.is_fully_addressable:
-            return jax.device_put(x, sharding, may_alias=False)
+            return jax.device_put(jnp.copy(x), sharding)  # replicas may share what they were made of
         if trees.is_key(x):
             return jax.random.wrap_key_data(put(jax.random.key_data(x), sharding))
         whole = np.asarray(x)

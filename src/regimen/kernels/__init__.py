@@ -71,9 +71,10 @@ def in_gradient(activation: str, apply: Callable[..., Any], params: Any, x: Any,
     """`apply(params, x, *more)` of a dense network: by a kernel where the gradient of many rows is being traced."""
     if (watching := WATCH.get()) is not None:
         return watching(activation, apply, params, x)
-    rows = x.ndim == 2 and x.dtype == jnp.float32 and x.shape[0] >= LEAST_ROWS and not any(y is not None for y in more)
-    how = mode() if rows and GRADIENT.get() else "off"
-    if how == "off":
+    how = mode() if GRADIENT.get() else "off"  # asked first: the rows of an exported program have no number
+    if how == "off" or x.ndim != 2 or x.dtype != jnp.float32 or x.shape[0] < LEAST_ROWS:
+        return apply(params, x, *more)
+    if any(y is not None for y in more):
         return apply(params, x, *more)
     from regimen.kernels import dense  # pallas takes a while to import, and a CPU has no use for it
 

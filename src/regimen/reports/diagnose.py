@@ -268,6 +268,8 @@ def poor_critic(run: TrainedRun) -> Iterator[Finding]:
 def budget_spent(run: TrainedRun) -> Iterator[Finding]:
     """Ended below the environment's threshold because the budget was spent, and not on a plateau."""
     s = run.summary
+    if run.status.get("loop") == "own":  # its own program goes on with it
+        return
     goal, reached, used = (s.get(name) for name in ("return_threshold", "eval_return_mean", "env_steps"))
     if not (isinstance(goal, (int, float)) and isinstance(reached, (int, float)) and isinstance(used, int)):
         return

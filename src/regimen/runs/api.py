@@ -151,7 +151,7 @@ def steps_of_runs(
         if trials and len(trials) > 1:
             more["variants"] = [one.algo for one in configs]
         processes.begin(config, seeds)
-        engine = make_engine(config, call.handle, seeds, signals.is_requested, sampling=True, **more)
+        engine = make_engine(config, call.handle, seeds, signals.is_requested, sampling=not conduct.depend, **more)
         begun_before = [(path / "config.yaml").is_file() for path in paths]
         width = {"learners": len(seeds), "varied": "variants" in more}
         depend = {"depend": True} if conduct.depend else {}

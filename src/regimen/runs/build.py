@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import gc
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ from regimen.config.fields import Count
 from regimen.config.regimen import Regimen, resolve
 from regimen.config.schema import TrainConfig
 from regimen.engines import curriculum, device, offline
-from regimen.engines.base import Engine
+from regimen.engines.base import LIVING, Engine
 from regimen.engines.host import HostEngine
 from regimen.engines.multihost import SharedEngine
 from regimen.engines.native import NativeEngine
@@ -45,6 +46,8 @@ def make_engine(
     """The engine of this configuration; refused when its batches cannot fit. `adopt` may replace parts of each fresh
     state (`--init-from`). `variants` are hyper-parameters of each learner, which differ from the configuration's only
     in numbers; a native environment is then given. With `sampling` a GPU may hand over a sample of the episodes."""
+    if LIVING and gc.get_threshold()[0] > 10_000:  # of a training before, in cycles, which a command seldom looks for
+        gc.collect()
     native = handle.native is not None
     recorded = next((name for name in ("trajectories", "alerts") if getattr(config.log, name)), None)
     if recorded and getattr(handle.native, "write_evaluation", None) is None:

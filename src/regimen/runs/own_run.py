@@ -26,7 +26,7 @@ from regimen.envs.metric import to_table
 from regimen.envs.registry import EnvHandle
 from regimen.errors import ConfigError, StorageError
 from regimen.files.console import Console
-from regimen.files.run_dir import ENDED, RunFiles
+from regimen.files.run_dir import ENDED, RunFiles, read_status
 from regimen.files.storage import Json
 from regimen.runs.api import run, take_up
 from regimen.runs.directory import OWN, closing, default_path, path_state, say_running
@@ -204,6 +204,13 @@ def recording(
     if begun_before and path_state(path) in ENDED:
         raise StorageError(f"{path} holds a run that has ended; record another one with another path")
     check_rules(config.stop, handle.id, handle.metrics)
+    if begun_before and read_status(path).get("loop") != OWN["loop"]:
+        raise StorageError(
+            f"{path} is a run of `regimen train`: continue it with `regimen resume {path}`, or record with another path"
+        )
+    for name in ("init_from", "curriculum", "seeds", "data"):
+        if getattr(config, name):
+            raise ConfigError(f"{name}: has no effect in a loop of your own; leave it out")
     where = device.configure(config.device, handle.native is not None)
     command = " ".join([Path(sys.argv[0] or "python").name, *sys.argv[1:]])
     call = Call(handle, path, where, command, None, console, time.monotonic())

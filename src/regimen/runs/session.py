@@ -26,7 +26,7 @@ from regimen.files.console import Console, memory_mb
 from regimen.files.run_dir import COUNTERS, RunFiles
 from regimen.files.storage import Json, writing
 from regimen.policies.evaluate import Evaluation, make_evaluator
-from regimen.runs.build import memory_needed, replay_needed
+from regimen.runs.build import blaming_the_env, memory_needed, replay_needed
 from regimen.runs.feasible import unreachable
 from regimen.runs.learner import Learner
 from regimen.runs.ledger import Row
@@ -177,8 +177,10 @@ class Session:
         algo = self.engine.algo
         self.console.start(total, unit, algo.stages, algo.progress)
         try:
-            self.engine.prepare()  # first: its program is the larger one
-            self.evaluator.prepare(self.learners[0].actor_params(), c.eval.episodes)
+            with blaming_the_env(self.handle):
+                if any(self.limits(k) is not None for k in range(len(self.learners))):
+                    self.engine.prepare()  # first: its program is the larger one
+                self.evaluator.prepare(self.learners[0].actor_params(), c.eval.episodes)
             import scipy.special  # noqa: F401 - intervals ask for it; while XLA compiles, its import takes no time
 
             for _ in self.loop.turns(self.limits, self.turn, self.signals.is_requested):

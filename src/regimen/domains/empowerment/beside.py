@@ -4,6 +4,7 @@ Two questions: do the equations hold where the robot comes to (Bellman residuals
 attain more of their goals beside it than beside others (episodes with the same starts, goals and chances).
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,7 @@ from regimen.domains.empowerment.rollouts import (
 )
 from regimen.domains.empowerment.validate import load_params, run_config
 from regimen.domains.empowerment.worlds.world import World
+from regimen.envs import registry
 from regimen.errors import UsageError
 from regimen.files.storage import require_own, write_json
 from regimen.policies.policy import load_policy
@@ -144,9 +146,11 @@ def triple(x: np.ndarray) -> list[float]:
 def robot_of(run: str | Path, world: World) -> Robot:
     """The robot of another run on the same world: the soft policy of empowerment, or the greedy one of others."""
     policy = load_policy(run, "best")
-    other: Any = policy.algo.bound.spec.env
-    if isinstance(other, World) and other.robot_choices != world.robot_choices:
-        raise UsageError(f"--against: {run} has {other.robot_choices} joint actions, not {world.robot_choices}")
+    other: Any = registry.resolve(policy.meta["env"], policy.meta.get("env_args", {})).native
+    fields = dataclasses.fields(world)  # type: ignore[arg-type]  # worlds are dataclasses
+    names = [f.name for f in fields if f.name not in ("observation", "view")]
+    if type(other) is not type(world) or any(getattr(other, name) != getattr(world, name) for name in names):
+        raise UsageError(f"--against: {run} is a run on another world; take runs on the same one")
     if isinstance(policy.algo, Empowerment):
         path = run_config(run)[1]
         return Robot(learned(policy.algo), load_params(policy.algo, path, "final"))

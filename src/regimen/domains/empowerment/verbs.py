@@ -150,10 +150,11 @@ class RolloutsArgs:
 
     def __call__(self) -> int:
         from regimen.domains.empowerment.beside import beside
+        from regimen.files.storage import plain
 
         others = [text.strip() for text in self.against.split(",") if text.strip()]
         found = beside(self.run, others, self.episodes, self.seed, self.checkpoint, self.exact, self.limit, self.out)
-        print(json_lib.dumps(found.to_dict(), indent=2) if self.json else "\n".join(found.lines()))
+        print(json_lib.dumps(plain(found.to_dict()), indent=2) if self.json else "\n".join(found.lines()))
         return 0
 
 

@@ -27,7 +27,7 @@ from regimen.experiments.studies.gradients import changed
 from regimen.policies.evaluate import Evaluation, make_evaluator
 from regimen.runs.build import make_engine
 from regimen.runs.loop import Evaluator, Loop, LoopGoal
-from regimen.sources.scan import ScanSource
+from regimen.sources.scan import Sample, ScanSource
 from regimen.types import ActingAlgorithm, Array, PyTree, Record, State, pytree_dataclass
 from regimen.words import plural
 
@@ -92,6 +92,10 @@ class OutlierSource:
     the update sees them. Episode statistics stay as they were."""
 
     inner: ScanSource
+
+    @property
+    def sample(self) -> Sample | None:
+        return self.inner.sample
 
     def share(self, devices: int) -> OutlierSource:
         return OutlierSource(self.inner.share(devices))

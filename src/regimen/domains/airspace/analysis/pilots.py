@@ -110,6 +110,11 @@ def make_airspace(name: str, args: Mapping[str, object]) -> Airspace:
     """The environment of a run."""
     env = registry.resolve(name, args).native
     assert isinstance(env, Airspace)
+    if env.vertical:
+        raise ConfigError(
+            "analyse: env.vertical is true, and the analysis of safety knows one level only; `regimen evaluate` counts "
+            "losses of separation with altitude"
+        )
     return env
 
 
