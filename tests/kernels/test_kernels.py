@@ -228,3 +228,14 @@ def test_a_sample_of_episodes_and_the_summary_of_all():
         [mean, squares / n, least, most], [returns.mean(), returns.var(), returns.min(), returns.max()], rtol=1e-5
     )
     np.testing.assert_allclose(some.summary["success"][0], (returns >= 20).mean(), rtol=1e-6)
+
+
+def test_a_class_that_acts_in_its_own_way_has_no_kernel(interpreted):
+    class Cautious(PPO):
+        def policy(self, params, x, mask=None):
+            return super().policy(params, x / 2, mask)
+
+    handle, algo, state = bound("cartpole")
+    spec = Spec(handle.observation_space, handle.action_space, handle.reward_components, num_envs=ENVS)
+    params = algo.actor_params(state)
+    assert algo.dense_policy(params) is not None and Cautious().bind(spec).dense_policy(params) is None

@@ -7,6 +7,7 @@ import regimen
 from regimen.envs import registry
 from regimen.errors import ConfigError, StorageError
 from regimen.files.run_dir import read_config, read_status
+from regimen.files.sealed import write_sealed
 from regimen.runs.own_run import episode_rows
 
 QUICK = {"hidden": (4,), "epochs": 1, "minibatch_size": 64, "total_episodes": 6, "track.enabled": False}
@@ -146,3 +147,19 @@ def test_rewards_have_the_components_of_the_environment():
     rows = episode_rows(buffer, handle)
     assert rows.reward.tolist() == [[k * i + 1.0 for i in range(len(names))] for k in (1, 2)]
     assert rows.metrics["success"].tolist() == [0.0, 1.0] and rows.step.tolist() == [2, 4]
+
+
+def test_a_run_of_the_command_is_not_taken_over(tmp_path):
+    path = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train(make(), path, updates=1)
+    status = {name: value for name, value in read_status(path).items() if name not in ("loop", "digest")}
+    write_sealed(path / "status.json", status)  # as `regimen train` leaves it
+    with pytest.raises(StorageError, match="regimen resume"), make().record(path):
+        pass
+
+
+def test_what_has_no_effect_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="seeds: has no effect in a loop"), make(seeds=2).record(tmp_path / "run"):
+        pass
+    assert not (tmp_path / "run").exists()

@@ -8,6 +8,7 @@ from airspace_rollouts import start, step
 
 import regimen
 from regimen.domains.airspace import vertical
+from regimen.domains.airspace.analysis.pilots import make_airspace
 from regimen.domains.airspace.env import Airspace
 from regimen.domains.airspace.files import load
 from regimen.domains.airspace.geodesy import to_latlon
@@ -158,3 +159,9 @@ def test_others_beyond_the_range_are_not_observed():
         _, obs = start(env, scenario)
         assert np.asarray(obs["others_mask"]).sum(1).tolist() == [seen] * 4
         assert (np.asarray(obs["others"])[np.asarray(obs["others_mask"]) == 0] == 0).all()
+
+
+def test_the_analysis_of_one_level_refuses_altitude():
+    with pytest.raises(ConfigError, match="one level only"):
+        make_airspace("airspace/head_on", {"vertical": True})
+    assert not make_airspace("airspace/head_on", {}).vertical

@@ -1,6 +1,7 @@
 """Robots beside each other: paired episodes, exact policies that are looked up, residuals of the equations."""
 
 import json
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -9,13 +10,13 @@ import pytest
 
 import regimen
 from regimen.cli.main import main
-from regimen.domains.empowerment import exact, rollouts
+from regimen.domains.empowerment import beside, exact, rollouts
 from regimen.domains.empowerment.beside import residuals_of, summary
 from regimen.domains.empowerment.hyperparameters import EmpowermentConfig
 from regimen.domains.empowerment.learner.algorithm import Empowerment
 from regimen.domains.empowerment.theory import Theory
 from regimen.envs import registry
-from regimen.errors import ConfigError
+from regimen.errors import ConfigError, UsageError
 from regimen.types import Spec
 
 pytestmark = pytest.mark.usefixtures("without_plots", "compilation_cache")
@@ -127,3 +128,10 @@ def test_a_run_beside_others(tmp_path, capsys):
     assert set(found["residuals"]) == {"V_h^e (6)", "log X_h (7)", "log Q_r (4)"}
     assert main(["rollouts", str(tmp_path / "ppo")]) == 2
     assert "only runs of empowerment" in capsys.readouterr().err
+
+
+def test_a_robot_of_another_world_is_refused(monkeypatch):
+    other = SimpleNamespace(meta={"env": "world/corr5", "env_args": {"max_episode_steps": 7}})
+    monkeypatch.setattr(beside, "load_policy", lambda *args: other)
+    with pytest.raises(UsageError, match="another world"):
+        beside.robot_of("run", registry.make_env("world/corr5"))

@@ -4,9 +4,10 @@ import jax
 import numpy as np
 import pytest
 
+from regimen.domains.empowerment.worlds import maps
 from regimen.domains.empowerment.worlds.family import GridFamily
 from regimen.domains.empowerment.worlds.grid_map import read_rows
-from regimen.domains.empowerment.worlds.maps import KINDS, connected, draw_maps, is_test
+from regimen.domains.empowerment.worlds.maps import KINDS, connected, draw_maps, grow, is_test
 from regimen.errors import ConfigError
 
 
@@ -97,3 +98,13 @@ def test_what_no_maps_can_be_is_refused(settings, message, monkeypatch):
     monkeypatch.setattr("regimen.domains.empowerment.worlds.maps.TRIES", 1)
     with pytest.raises(ConfigError, match=message):
         GridFamily(**settings).initial()
+
+
+def test_kinds_of_which_there_are_hardly_any_are_given_up_soon(monkeypatch):
+    drawn = []
+    monkeypatch.setattr(maps, "TRIES", 3)
+    monkeypatch.setattr(maps, "grow", lambda *size: drawn.append(size) or grow(*size))
+    draw_maps.cache_clear()
+    with pytest.raises(ConfigError, match="different maps"):
+        draw_maps("locked", 5, 5, 9, 1, 500, "training", 0)
+    assert len(drawn) <= 40
