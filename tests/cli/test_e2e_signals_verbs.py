@@ -121,6 +121,13 @@ def test_other_exceptions_that_python_drops_are_reported(monkeypatch):
     assert reference() is None and isinstance(reported[0], ZeroDivisionError)
 
 
+def test_a_warning_does_not_end_a_command_that_is_leaving():
+    """SLURM's SIGUSR1 came when a run had just ended, and the job failed with 138."""
+    code = "import os, signal\nfrom regimen.engines.signals import Leaving\nwith Leaving():\n    pass\n"
+    code += "os.kill(os.getpid(), signal.SIGUSR1)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
 def test_compiled_code_that_hears_nothing_is_ended(monkeypatch):
     """As if the main thread were inside the compiler: the signal's byte arrives, the handler does not run."""
     ended: list[int] = []

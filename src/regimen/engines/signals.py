@@ -19,6 +19,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from typing import Self
 
 GRACE_SECONDS = 8.0
 AGAIN_SECONDS = 0.05
@@ -51,7 +52,7 @@ class Signals:
         self.done = threading.Event()
         self.active = threading.current_thread() is threading.main_thread()
 
-    def __enter__(self) -> Signals:
+    def __enter__(self) -> Self:
         if not self.active:
             return self
         self.reader, self.writer = socket.socketpair()
@@ -135,6 +136,12 @@ class Leaving(Signals):
     def __init__(self) -> None:
         super().__init__()
         self.heard = threading.Event()
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        if WARNING is not None and self.active and self.old[WARNING] is signal.SIG_DFL:
+            self.old[WARNING] = signal.SIG_IGN  # a scheduler's warning does not end a process that is leaving
+        return self
 
     def __exit__(self, *reason: object) -> None:
         self.heard.set()
