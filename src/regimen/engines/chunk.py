@@ -178,7 +178,7 @@ class CompiledEngine(Engine):
         self.stacked = None if self.variants is None else self.stack(self.variants)  # as one pytree
         self.speed = 0.0  # updates per second, to size a host wake
         self.program: Compiling | None = None
-        self.tell: Callable[[str], None] = lambda text: None
+        self.say: Callable[[str], None] = lambda text: None
         self.state: State
         self.carry: PyTree
 
@@ -240,11 +240,11 @@ class CompiledEngine(Engine):
         """The same without kernels of our own, where the GPU's compiler refuses one."""
         with kernels.without():
             lowered = self.lower()
-        self.tell("the GPU's compiler refuses a kernel: going on without kernels")
+        self.say("the GPU's compiler refuses a kernel: going on without kernels")
         return lowered
 
     def watch(self, tell: Callable[[str], None], show: Callable[..., None]) -> None:
-        self.tell = tell
+        self.say = tell
 
     def device_limits(self, limits: list[Limits]) -> Limits:
         cap = int(self.speed) if self.speed else FIRST_LOOK  # about a second
